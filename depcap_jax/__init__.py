@@ -1,0 +1,1 @@
+"""DepCap and its baselines: fast decoding of diffusion language models in JAX."""

@@ -1,0 +1,164 @@
+"""The pieces of the transformer: RMSNorm, RoPE, attention over a key/value cache, SwiGLU.
+
+Axis letters: B rows, Q query positions, T canvas positions, D width, N heads, K key/value heads, H head size.
+Weights live in the compute dtype; norms, rotations, softmax and logits are float32.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from depcap_jax.models.config import ModelConfig
+
+
+class LayerCache(NamedTuple):
+    """One layer's keys (after RoPE) and values for every canvas position."""
+
+    k: jax.Array  # [B, T, K, H]
+    v: jax.Array  # [B, T, K, H]
+
+    def write(self, k: jax.Array, v: jax.Array, positions: jax.Array | None, mask: jax.Array) -> LayerCache:
+        """Stores `k` and `v` [B, Q, K, H] at `positions` [B, Q] where `mask` [B, Q] allows.
+
+        `positions=None` says that the queries are the whole canvas in order: a select, not a scatter.
+        """
+        if positions is None:
+            keep = mask[:, :, None, None]
+            return LayerCache(jnp.where(keep, k, self.k), jnp.where(keep, v, self.v))
+        rows = jnp.arange(k.shape[0])[:, None]
+        # What may not be written goes to an index past the end, which the scatter drops.
+        target = jnp.where(mask, positions, self.k.shape[1])
+        return LayerCache(
+            self.k.at[rows, target].set(k, mode="drop"), self.v.at[rows, target].set(v, mode="drop")
+        )
+
+
+def random_param(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> nnx.Param[jax.Array]:
+    """A weight drawn from N(0, 0.02 ** 2), for training and tests; loading never draws one."""
+    return nnx.Param(0.02 * jax.random.normal(rngs.params(), shape, dtype))
+
+
+class RMSNorm(nnx.Module):
+    """x / rms(x), computed in float32, cast back, then scaled."""
+
+    def __init__(self, config: ModelConfig, *, dtype: DTypeLike):
+        self.eps = config.norm_eps
+        self.scale = nnx.Param(jnp.ones((config.width,), dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises the last axis."""
+        x32 = x.astype(jnp.float32)
+        normed = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
+        return normed.astype(x.dtype) * self.scale[...]
+
+
+class Linear(nnx.Module):
+    """x @ kernel + bias with the kernel stored (in, out)."""
+
+    def __init__(self, in_size: int, out_size: int, *, bias: bool = False, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.kernel = random_param(rngs, (in_size, out_size), dtype)
+        self.bias = nnx.Param(jnp.zeros((out_size,), dtype)) if bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps [..., in] to [..., out]."""
+        y = x @ self.kernel[...]
+        return y if self.bias is None else y + self.bias[...]
+
+
+class Rotation(NamedTuple):
+    """RoPE's cosines and sines at the query positions, shared by all layers of a pass."""
+
+    cos: jax.Array  # [B, Q, 1, H / 2] float32
+    sin: jax.Array
+
+    @classmethod
+    def at(cls, positions: jax.Array, config: ModelConfig) -> Rotation:
+        """The rotation of integer `positions` [B, Q]."""
+        exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
+        frequency = 1.0 / jnp.float32(config.rope_theta) ** exponent
+        angle = positions.astype(jnp.float32)[..., None, None] * frequency
+        return cls(jnp.cos(angle), jnp.sin(angle))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Rotates heads x [B, Q, heads, H] whose halves form the pairs."""
+        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        turned = [first * self.cos - second * self.sin, second * self.cos + first * self.sin]
+        return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Bidirectional attention with grouped key/value heads."""
+
+    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.config = config
+        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.q = Linear(config.width, q_size, bias=config.qkv_bias, dtype=dtype, rngs=rngs)
+        self.k = Linear(config.width, kv_size, bias=config.qkv_bias, dtype=dtype, rngs=rngs)
+        self.v = Linear(config.width, kv_size, bias=config.qkv_bias, dtype=dtype, rngs=rngs)
+        self.o = Linear(q_size, config.width, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        rotation: Rotation,
+        valid: jax.Array,
+        positions: jax.Array | None,
+        cache: LayerCache | None,
+        write: jax.Array | None,
+    ) -> tuple[jax.Array, LayerCache | None]:
+        """Mixes x [B, Q, D] with what `valid` [B, T] shows; arguments as in `Transformer.hidden`."""
+
+        def heads(y: jax.Array, count: int) -> jax.Array:
+            return y.reshape(*y.shape[:2], count, self.config.head_dim)
+
+        q = rotation(heads(self.q(x), self.config.num_heads))
+        k = rotation(heads(self.k(x), self.config.num_kv_heads))
+        v = heads(self.v(x), self.config.num_kv_heads)
+        if cache is not None:
+            assert write is not None
+            cache = cache.write(k, v, positions, write)
+            k, v = cache
+        mixed = jax.nn.dot_product_attention(q, k, v, mask=valid[:, None, None, :])
+        return self.o(mixed.reshape(*x.shape[:2], -1)), cache
+
+
+class FeedForward(nnx.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.gate = Linear(config.width, config.ff_width, dtype=dtype, rngs=rngs)
+        self.up = Linear(config.width, config.ff_width, dtype=dtype, rngs=rngs)
+        self.down = Linear(config.ff_width, config.width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps [..., D] to [..., D]."""
+        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nnx.Module):
+    """One pre-norm layer."""
+
+    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.attn_norm = RMSNorm(config, dtype=dtype)
+        self.attn = Attention(config, dtype=dtype, rngs=rngs)
+        self.ff_norm = RMSNorm(config, dtype=dtype)
+        self.ff = FeedForward(config, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        rotation: Rotation,
+        valid: jax.Array,
+        positions: jax.Array | None,
+        cache: LayerCache | None,
+        write: jax.Array | None,
+    ) -> tuple[jax.Array, LayerCache | None]:
+        """Maps x [B, Q, D] to [B, Q, D]; arguments as in `Transformer.hidden`."""
+        mixed, cache = self.attn(self.attn_norm(x), rotation, valid, positions, cache, write)
+        x = x + mixed
+        return x + self.ff(self.ff_norm(x)), cache
