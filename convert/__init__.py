@@ -1,0 +1,1 @@
+"""From PyTorch checkpoints of LLaDA and Dream to `depcap_jax` checkpoints, and back."""

@@ -1,0 +1,11 @@
+"""What can be wrong with a checkpoint on disk."""
+
+from depcap_jax.models.config import ConfigError
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read or written; the message says what, where and what is allowed."""
+
+
+class CheckpointConfigError(CheckpointError, ConfigError):
+    """A checkpoint whose config is incomplete, contradicts itself or asks for what is not implemented."""

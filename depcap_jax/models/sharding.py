@@ -1,0 +1,65 @@
+"""Which axis of a mesh each weight is split over: one table, by logical axis names.
+
+A mesh axis that is absent, or that does not divide the logical axis, leaves that axis whole.
+"""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from depcap_jax.models.config import ModelConfig
+
+RULES = {"batch": "data", "vocab": "tensor", "heads": "tensor", "kv_heads": "tensor", "ff": "tensor"}
+"""From a logical axis to the mesh axis that splits it."""
+
+LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
+    "embed": ("vocab", None),
+    "head": (None, "vocab"),
+    "norm.scale": (None,),
+    "attn_norm.scale": (None,),
+    "ff_norm.scale": (None,),
+    "attn.q.kernel": (None, "heads"),
+    "attn.k.kernel": (None, "kv_heads"),
+    "attn.v.kernel": (None, "kv_heads"),
+    "attn.o.kernel": ("heads", None),
+    "attn.q.bias": ("heads",),
+    "attn.k.bias": ("kv_heads",),
+    "attn.v.bias": ("kv_heads",),
+    "ff.gate.kernel": (None, "ff"),
+    "ff.up.kernel": (None, "ff"),
+    "ff.down.kernel": ("ff", None),
+}
+"""The logical axes of each weight, by its dotted name without `layers.{i}.`."""
+
+
+def weight_sharding(name: str, config: ModelConfig, mesh: Mesh) -> NamedSharding:
+    """How the weight with dotted name `name` ("layers.0.attn.q.kernel") lies on `mesh`."""
+    mesh = auto_mesh(mesh)
+    axes = LOGICAL_AXES[name.split(".", 2)[2] if name.startswith("layers.") else name]
+    # A head is never cut in two, so head axes are counted in heads, not in columns.
+    sizes = {
+        "vocab": config.embedding_size,
+        "heads": config.num_heads,
+        "kv_heads": config.num_kv_heads,
+        "ff": config.ff_width,
+    }
+    return NamedSharding(
+        mesh, PartitionSpec(*(axis and _mesh_axis(axis, sizes[axis], mesh) for axis in axes))
+    )
+
+
+def batch_sharding(batch: int, mesh: Mesh) -> NamedSharding:
+    """How arrays whose first axis is the batch lie on `mesh`."""
+    mesh = auto_mesh(mesh)
+    return NamedSharding(mesh, PartitionSpec(_mesh_axis("batch", batch, mesh)))
+
+
+def auto_mesh(mesh: Mesh) -> Mesh:
+    """The same devices with Auto axes: the compiler, not the model, places the activations."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(jax.sharding.AxisType.Auto,) * mesh.devices.ndim)
+
+
+def _mesh_axis(logical: str, size: int, mesh: Mesh) -> str | None:
+    axis = RULES[logical]
+    return axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None
