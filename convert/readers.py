@@ -1,6 +1,6 @@
 """Reads tensors of PyTorch checkpoint files, a slice at a time and memory-mapped.
 
-Nothing stays mapped between two tensors, so resident memory follows the tensor, not the file.
+Nothing stays mapped between two reads: mapped pages count as resident, and a shard has gigabytes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from depcap_jax.errors import CheckpointError
+from depcap_jax.storage import DTYPES
 
 Index = tuple[slice, ...]
-
-DTYPES: dict[str, np.dtype] = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
-"""The dtypes that weights may have, before and after a conversion."""
 
 _SAFETENSORS_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -50,16 +44,8 @@ class TensorFile(Protocol):
     path: Path
     tensors: Mapping[str, TensorInfo]
 
-    def open(self, key: str) -> contextlib.AbstractContextManager[SliceReader]:
-        """Maps one tensor for as long as the context lasts."""
-        ...
-
-
-class SliceReader(Protocol):
-    """One mapped tensor."""
-
-    def __call__(self, index: Index) -> np.ndarray:
-        """A copy of the part at `index`, a slice an axis with known ends."""
+    def read(self, key: str, index: Index) -> np.ndarray:
+        """A copy of the part of one tensor at `index`, a slice an axis with known ends."""
         ...
 
 
@@ -75,11 +61,10 @@ class SafetensorsFile:
                 for key, part in slices.items()
             }
 
-    @contextlib.contextmanager
-    def open(self, key: str) -> Iterator[SliceReader]:
-        """Maps one tensor for as long as the context lasts."""
+    def read(self, key: str, index: Index) -> np.ndarray:
+        """A copy of the part of one tensor at `index`."""
         with self._mapped() as file:
-            yield file.get_slice(key).__getitem__
+            return file.get_slice(key)[index]
 
     @contextlib.contextmanager
     def _mapped(self) -> Iterator[Any]:
@@ -108,12 +93,10 @@ class TorchFile:
             for key, tensor in self._load().items()
         }
 
-    @contextlib.contextmanager
-    def open(self, key: str) -> Iterator[SliceReader]:
-        """Maps one tensor for as long as the context lasts."""
-        # Loading anew parses a few kilobytes and drops the pages that earlier tensors touched.
-        tensor = self._load()[key]
-        yield lambda index: _torch_to_numpy(tensor[index])
+    def read(self, key: str, index: Index) -> np.ndarray:
+        """A copy of the part of one tensor at `index`."""
+        # Loading anew parses a few kilobytes and drops the pages that earlier reads touched.
+        return _torch_to_numpy(self._load()[key][index])
 
     def _load(self) -> dict[str, Any]:
         torch = _import_torch(self.path)
@@ -150,7 +133,7 @@ def _import_torch(path: Path) -> Any:
 def _torch_to_numpy(tensor: Any) -> np.ndarray:
     import torch  # pyright: ignore[reportMissingImports]
 
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
     if tensor.dtype == torch.bfloat16:  # numpy has no such dtype: pass the bits
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()

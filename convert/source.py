@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -11,13 +12,17 @@ from jax.sharding import Sharding
 
 from convert.files import StoredTensor, open_files
 from convert.keys import Entry, entries
-from convert.readers import DTYPES, Index
-from depcap_jax.checkpoint import place
+from convert.readers import Index, TensorInfo
 from depcap_jax.errors import CheckpointConfigError, CheckpointError
 from depcap_jax.models import ConfigError, ModelConfig
+from depcap_jax.models.sharding import place
+from depcap_jax.storage import DTYPES, cast_values, common_dtype
 
-# Rows copied at once. Transposing 403 MB of bfloat16 took 0.40 s with 256 and 1.1 s with 512:
-# the columns that are being filled then no longer fit in the cache.
+# What is copied out of a mapped file at once.
+_BYTES = 32 << 20
+
+# Rows that are transposed at once. 403 MB of bfloat16 took 0.40 s with 256 and 1.1 s with 512: the
+# columns that are being filled then no longer fit in the cache.
 _ROWS = 256
 
 
@@ -29,23 +34,19 @@ class HuggingFaceSource:
     """
 
     def __init__(self, folder: Path):
-        self.tokenizer_folder = folder
+        self.folder = self.tokenizer_folder = folder
         self.config = _read_config(folder)
         self.files, tensors = open_files(folder)
         self._parts = {
             entry.leaf: (entry, tensors[entry.key]) for entry in _match(self.config, tensors, folder)
         }
-        self.dtype = _common_dtype([tensor.info.dtype for _, tensor in self._parts.values()])
+        self.dtype = common_dtype([tensor.info.dtype for _, tensor in self._parts.values()])
 
     @property
     def leaves(self) -> list[str]:
         """The dotted names of the parameters, in the order of the files: reading in it is sequential."""
         order = {path: position for position, path in enumerate(self.files)}
         return sorted(self._parts, key=lambda leaf: order[self._parts[leaf][1].file.path])
-
-    def key(self, leaf: str) -> str:
-        """The name that a parameter has in the files."""
-        return self._parts[leaf][0].key
 
     def nbytes(self, leaf: str) -> int:
         """The bytes that a parameter takes in the files."""
@@ -57,29 +58,42 @@ class HuggingFaceSource:
         return entry.shape[::-1] if entry.transposed else entry.shape
 
     def read(self, leaf: str, dtype: str, index: Index | None = None) -> np.ndarray:
-        """A parameter, or the part of it at `index`, contiguous and cast.
+        """A parameter, or the part of it at `index`, contiguous and cast; raises what `blocks` raises."""
+        index = self._known_ends(leaf, index)
+        out = np.empty([part.stop - part.start for part in index], DTYPES[dtype])
+        for where, block in self.blocks(leaf, dtype, index):
+            out[where] = block
+        return out
+
+    def blocks(self, leaf: str, dtype: str, index: Index | None = None) -> Iterator[tuple[Index, np.ndarray]]:
+        """The part of a parameter at `index` in pieces: where in the part each lies, and its numbers, cast.
 
         Raises:
           CheckpointError: if the file became unreadable or a number does not fit float16.
         """
         entry, tensor = self._parts[leaf]
-        whole = tuple(slice(0, size) for size in self.shape(leaf))
-        index = tuple(
-            slice(*part.indices(size)) for part, size in zip(index or whole, self.shape(leaf), strict=True)
-        )
-        out = np.empty([part.stop - part.start for part in index], DTYPES[dtype])
-        filled = out.T if entry.transposed else out
+        index = self._known_ends(leaf, index)
+        what = f"tensor {tensor.key!r} in {tensor.file.path}"
         first, *rest = index[::-1] if entry.transposed else index
-        with tensor.file.open(tensor.key) as part:
-            for row in range(first.start, first.stop, _ROWS):
-                end = min(row + _ROWS, first.stop)
-                block = part((slice(row, end), *rest))
-                filled[row - first.start : end - first.start] = _cast(block, dtype, tensor)
-        return out
+        for start, stop in _spans(first, tensor.info):
+            rows = tensor.file.read(tensor.key, (slice(start, stop), *rest))
+            for row in range(0, stop - start, _ROWS):
+                block = cast_values(rows[row : row + _ROWS], dtype, what)
+                begin = start - first.start + row
+                where = slice(begin, begin + len(block))
+                yield ((slice(None), where), block.T) if entry.transposed else ((where,), block)
 
-    def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
-        """A parameter on its devices; each part is read from the file by itself."""
-        return place(self.shape(leaf), sharding, lambda index: self.read(leaf, dtype, index))
+    def read_arrays(self, dtype: str, sharding_of: Callable[[str], Sharding]) -> dict[str, jax.Array]:
+        """Every parameter on its devices; each device's part is read from the file by itself."""
+        return {
+            leaf: place(self.shape(leaf), sharding_of(leaf), functools.partial(self.read, leaf, dtype))
+            for leaf in self.leaves
+        }
+
+    def _known_ends(self, leaf: str, index: Index | None) -> Index:
+        shape = self.shape(leaf)
+        index = (slice(None),) * len(shape) if index is None else index
+        return tuple(slice(*part.indices(size)) for part, size in zip(index, shape, strict=True))
 
 
 def _read_config(folder: Path) -> ModelConfig:
@@ -114,19 +128,8 @@ def _match(config: ModelConfig, tensors: dict[str, StoredTensor], folder: Path) 
     return list(table.values())
 
 
-def _common_dtype(names: list[str]) -> str:
-    """The smallest dtype that holds every tensor exactly."""
-    return functools.reduce(lambda a, b: a if a == b else "float32", names)
-
-
-def _cast(block: np.ndarray, dtype: str, tensor: StoredTensor) -> np.ndarray:
-    if dtype != "float16" or block.dtype == np.float16:
-        return block.astype(DTYPES[dtype], copy=False)
-    with np.errstate(over="ignore"):
-        cast = block.astype(np.float16)
-    if (overflown := np.isinf(cast) & ~np.isinf(block)).any():
-        raise CheckpointError(
-            f"tensor {tensor.key!r} in {tensor.file.path} holds {float(block[overflown][0]):.6g}; "
-            "float16 ends at 65504: choose bfloat16 or float32"
-        )
-    return cast
+def _spans(rows: slice, info: TensorInfo) -> Iterator[tuple[int, int]]:
+    """Cuts a range of rows so that a cut takes `_BYTES`, or one block."""
+    step = max(_ROWS, _BYTES * info.shape[0] // max(info.nbytes, 1))
+    for start in range(rows.start, rows.stop, step):
+        yield start, min(start + step, rows.stop)

@@ -1,39 +1,48 @@
-"""Loads a model and its tokenizer from a folder."""
+"""Loads a model and its tokenizer from a folder, and saves them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from depcap_jax.errors import CheckpointError
 from depcap_jax.models import ModelConfig, Transformer
-from depcap_jax.models.parameters import leaf_shapes, with_leaves
+from depcap_jax.models.parameters import get_leaves, with_leaves
 from depcap_jax.models.sharding import weight_sharding
+from depcap_jax.publish import published_folder, write_errors
+from depcap_jax.storage import (
+    DTYPES,
+    MANIFEST,
+    TOKENIZER,
+    ParameterWriter,
+    StoredCheckpoint,
+    check_target,
+    common_dtype,
+    dtype_name,
+    is_stored,
+)
 from depcap_jax.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-DTYPES = ("float32", "bfloat16", "float16")
-
 
 class WeightSource(Protocol):
-    """A checkpoint on disk whose parameters are read one at a time."""
+    """A checkpoint on disk, its config read and checked, its parameters not yet read."""
 
     config: ModelConfig
     dtype: str
     tokenizer_folder: Path
 
-    def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
-        """One parameter, on its devices."""
+    def read_arrays(self, dtype: str, sharding_of: Callable[[str], Sharding]) -> dict[str, jax.Array]:
+        """Every parameter by its dotted name, cast, on its devices."""
         ...
 
 
@@ -56,41 +65,33 @@ def load(
     """
     source = _open(_folder_of(path))
     name = source.dtype if dtype is None else dtype_name(dtype)
-    leaves = {
-        leaf: source.read_array(leaf, name, _sharding_of(leaf, source.config, mesh))
-        for leaf in leaf_shapes(source.config)
-    }
+    leaves = source.read_arrays(name, lambda leaf: _sharding_of(leaf, source.config, mesh))
     return with_leaves(source.config, leaves), load_tokenizer(source.tokenizer_folder)
 
 
-def dtype_name(dtype: DTypeLike) -> str:
-    """The name of one of the dtypes that a model may have; raises `CheckpointError` for others."""
-    try:
-        name = jnp.dtype(dtype).name
-    except TypeError:
-        name = str(dtype)
-    if name not in DTYPES:
-        raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {name!r}")
-    return name
+def save(
+    model: Transformer,
+    path: str | os.PathLike[str],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Saves a model, and its tokenizer if given, as a folder that appears complete or not at all.
 
-
-def place(
-    shape: tuple[int, ...], sharding: Sharding, read: Callable[[tuple[slice, ...]], np.ndarray]
-) -> jax.Array:
-    """An array whose parts are read and put on their devices one after the other.
-
-    The host holds one part at a time; a part that several devices share is read once.
+    Raises:
+      CheckpointError: if something is at `path` (a checkpoint may be replaced with `overwrite`), or it
+        cannot be written.
     """
-    devices_of: dict[tuple[tuple[int, int, int], ...], list[Any]] = {}
-    for device, index in sharding.addressable_devices_indices_map(shape).items():
-        assert index is not None
-        extent = tuple(part.indices(size) for part, size in zip(index, shape, strict=True))
-        devices_of.setdefault(extent, []).append(device)
-    parts = []
-    for extent, devices in devices_of.items():
-        part = read(tuple(slice(*bounds) for bounds in extent))
-        parts += [jax.device_put(part, device).block_until_ready() for device in devices]
-    return jax.make_array_from_single_device_arrays(shape, sharding, parts)
+    target = check_target(Path(path), overwrite=overwrite)
+    leaves = get_leaves(model)
+    dtype = common_dtype(dtype_name(leaf.dtype) for leaf in leaves.values())
+    with published_folder(target, replace=overwrite) as work, write_errors(work):
+        writer = ParameterWriter(work, model.config, dtype)
+        for leaf, array in leaves.items():
+            writer.add(leaf, np.asarray(array).astype(DTYPES[dtype], copy=False))
+        writer.finish()
+        if tokenizer is not None:
+            tokenizer.save_pretrained(work / TOKENIZER)
 
 
 def _folder_of(name_or_path: str | os.PathLike[str]) -> Path:
@@ -104,9 +105,17 @@ def _folder_of(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def _open(folder: Path) -> WeightSource:
-    from convert.source import HuggingFaceSource  # PyTorch's layouts, only if they are met
+    if is_stored(folder):
+        return StoredCheckpoint(folder)
+    from convert.files import is_hugging_face_folder  # PyTorch's layouts, only if they are met
+    from convert.source import HuggingFaceSource
 
-    return HuggingFaceSource(folder)
+    if is_hugging_face_folder(folder):
+        return HuggingFaceSource(folder)
+    raise CheckpointError(
+        f"{folder} is no checkpoint: neither {MANIFEST} (a converted one) nor config.json "
+        "(one from Hugging Face) is in it"
+    )
 
 
 def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:

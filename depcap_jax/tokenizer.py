@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,13 @@ def has_vocabulary(folder: Path) -> bool:
     """True if the folder's files are enough for a tokenizer."""
     pair = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
     return pair or (folder / "tokenizer.json").is_file()
+
+
+def copy_tokenizer_files(source: Path, target: Path) -> None:
+    """Copies whatever describes a tokenizer from one folder to another."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:

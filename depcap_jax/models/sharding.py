@@ -5,8 +5,12 @@ A mesh axis that is absent, or that does not divide the logical axis, leaves tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from depcap_jax.models.config import ModelConfig
 
@@ -58,6 +62,25 @@ def batch_sharding(batch: int, mesh: Mesh) -> NamedSharding:
 def auto_mesh(mesh: Mesh) -> Mesh:
     """The same devices with Auto axes: the compiler, not the model, places the activations."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(jax.sharding.AxisType.Auto,) * mesh.devices.ndim)
+
+
+def place(
+    shape: tuple[int, ...], sharding: Sharding, read: Callable[[tuple[slice, ...]], np.ndarray]
+) -> jax.Array:
+    """An array whose parts are read and put on their devices one after the other.
+
+    The host holds one part at a time; a part that several devices share is read once.
+    """
+    devices_of: dict[tuple[tuple[int, int, int], ...], list[Any]] = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        assert index is not None
+        extent = tuple(part.indices(size) for part, size in zip(index, shape, strict=True))
+        devices_of.setdefault(extent, []).append(device)
+    parts = []
+    for extent, devices in devices_of.items():
+        part = read(tuple(slice(*bounds) for bounds in extent))
+        parts += [jax.device_put(part, device).block_until_ready() for device in devices]
+    return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
 def _mesh_axis(logical: str, size: int, mesh: Mesh) -> str | None:

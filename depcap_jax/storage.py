@@ -1,0 +1,298 @@
+"""The folder of a converted checkpoint: how it is laid out, written and read back.
+
+    checkpoint.json   the model's config, the weights' dtype, a fingerprint a parameter
+    params/           the parameters, as Orbax writes them: nested by the parts of their dotted names
+    tokenizer/        the tokenizer's files, as they came
+    source.json       from what it was made: file names, sizes and hashes; the published config
+
+Parameters are written and read a few at a time, so that memory follows the largest of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax.sharding import Sharding
+from jax.typing import DTypeLike
+from orbax.checkpoint import v1 as orbax
+
+from depcap_jax.errors import CheckpointConfigError, CheckpointError
+from depcap_jax.fingerprint import fingerprint, fingerprint_array
+from depcap_jax.models import ConfigError, ModelConfig
+from depcap_jax.models.parameters import leaf_shapes
+
+MANIFEST = "checkpoint.json"
+PARAMS = "params"
+TOKENIZER = "tokenizer"
+SOURCE = "source.json"
+
+DTYPES: dict[str, np.dtype] = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
+"""The dtypes that weights may have."""
+
+_VERSION = 1
+
+# Small parameters go together in one call of Orbax, which costs 20 to 40 ms however little it moves.
+_GROUP_BYTES = 64 << 20
+
+# A device that needs a part of a parameter reads only the chunks that hold it.
+_CHUNK_BYTES = 16 << 20
+
+
+def dtype_name(dtype: DTypeLike) -> str:
+    """The name of one of the dtypes that weights may have; raises `CheckpointError` for others."""
+    try:
+        name = jnp.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in DTYPES:
+        raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {name!r}")
+    return name
+
+
+def common_dtype(names: Iterable[str]) -> str:
+    """The smallest of `DTYPES` that holds arrays of all these dtypes exactly."""
+    return functools.reduce(lambda a, b: a if a == b else "float32", names)
+
+
+def cast_values(values: np.ndarray, dtype: str, what: str) -> np.ndarray:
+    """Casts; raises `CheckpointError`, naming `what`, if a number is too large for float16."""
+    if dtype != "float16" or values.dtype == np.float16:
+        return values.astype(DTYPES[dtype], copy=False)
+    with np.errstate(over="ignore"):
+        cast = values.astype(np.float16)
+    if (overflown := np.isinf(cast) & ~np.isinf(values)).any():
+        raise CheckpointError(
+            f"{what} holds {float(values[overflown][0]):.6g}; "
+            "float16 ends at 65504: choose bfloat16 or float32"
+        )
+    return cast
+
+
+def is_stored(folder: Path) -> bool:
+    """True if the folder holds a converted checkpoint."""
+    return (folder / MANIFEST).is_file()
+
+
+def check_target(target: Path, *, overwrite: bool) -> Path:
+    """Where a checkpoint at `target` will really lie.
+
+    Raises:
+      CheckpointError: if something is there, unless it is an empty folder, or a checkpoint and `overwrite`.
+    """
+    taken = os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir()))
+    if taken and not overwrite:
+        raise CheckpointError(f"target {target} exists; choose another place or ask to overwrite it")
+    if taken and not is_stored(target):
+        raise CheckpointError(f"target {target} is no converted checkpoint; it will not be overwritten")
+    return target.resolve()
+
+
+class ParameterWriter:
+    """Writes the parameters and the manifest of a checkpoint into a folder, one parameter at a time.
+
+    The folder is a checkpoint only after `finish`.
+    """
+
+    def __init__(self, folder: Path, config: ModelConfig, dtype: str):
+        self._folder = folder.absolute()
+        self._config = config
+        self._dtype = dtype
+        self._fingerprints: dict[str, int] = {}
+        self._waiting: dict[str, np.ndarray] = {}
+
+    def add(self, leaf: str, values: np.ndarray) -> None:
+        """Takes one parameter, which must not change afterwards; it is written now or with the next ones."""
+        self._fingerprints[leaf] = fingerprint(values)
+        self._waiting[leaf] = values
+        if sum(array.nbytes for array in self._waiting.values()) >= _GROUP_BYTES:
+            self._flush()
+
+    def finish(self) -> None:
+        """Writes what is left, and the manifest."""
+        self._flush()
+        orbax.partial.finalize(str(self._folder / PARAMS))
+        manifest = {
+            "version": _VERSION,
+            "dtype": self._dtype,
+            "config": self._config.to_dict(),
+            "fingerprints": self._fingerprints,
+        }
+        write_json(self._folder / MANIFEST, manifest)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            context = orbax.Context()
+            # Weights are nearly random bits: compressing them costs more time than it saves in bytes.
+            context.array.saving.use_compression = False
+            context.array.saving.storage_options.chunk_byte_size = _CHUNK_BYTES
+            context.memory.deepcopy_host_arrays = False
+            with context:
+                orbax.partial.save(str(self._folder / PARAMS), _nested(self._waiting))
+        self._waiting = {}
+
+
+class StoredCheckpoint:
+    """A converted checkpoint: its manifest read and checked, its parameters still on disk."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.tokenizer_folder = folder / TOKENIZER
+        manifest = _read_manifest(folder)
+        self.dtype: str = manifest["dtype"]
+        self._fingerprints: Mapping[str, int] = manifest["fingerprints"]
+        try:
+            self.config = ModelConfig.from_dict(manifest["config"])
+        except (ConfigError, TypeError) as error:
+            raise CheckpointConfigError(f"{folder / MANIFEST}: {error}") from None
+        self._check_shapes()
+
+    def read_arrays(self, dtype: str, sharding_of: Callable[[str], Sharding]) -> dict[str, jax.Array]:
+        """Every parameter, its fingerprint checked, cast, on its devices."""
+        arrays = {}
+        for leaf, array in self.stored_arrays(sharding_of):
+            arrays[leaf] = _cast(array, dtype, leaf, self.folder)
+            del array  # before the next one is read
+        return arrays
+
+    def stored_arrays(self, sharding_of: Callable[[str], Sharding]) -> Iterator[tuple[str, jax.Array]]:
+        """The parameters one after the other as they are stored, their fingerprints checked."""
+        for group in self._groups():
+            abstract = {
+                leaf: jax.ShapeDtypeStruct(shape, DTYPES[self.dtype], sharding=sharding_of(leaf))
+                for leaf, shape in group.items()
+            }
+            arrays = self._restore(abstract)
+            for leaf in group:
+                array = arrays.pop(leaf)
+                if fingerprint_array(array) != self._fingerprints.get(leaf):
+                    raise CheckpointError(
+                        f"{self.folder / PARAMS} is damaged: parameter {leaf!r} is not what was written "
+                        "(its fingerprint differs); convert the checkpoint again"
+                    )
+                yield leaf, array
+                del array  # a generator would keep it while the next group is read
+
+    def _groups(self) -> Iterator[dict[str, tuple[int, ...]]]:
+        group: dict[str, tuple[int, ...]] = {}
+        size = 0
+        for leaf, shape in leaf_shapes(self.config).items():
+            group[leaf] = shape
+            size += int(np.prod(shape)) * DTYPES[self.dtype].itemsize
+            if size >= _GROUP_BYTES:
+                yield group
+                group, size = {}, 0
+        if group:
+            yield group
+
+    def _restore(self, abstract: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        context = orbax.Context()
+        context.pytree.loading.partial_load = True
+        # One device's part of one parameter at a time on the host; Orbax wants the limit never reached.
+        context.memory.read_concurrent_bytes = 1 + max(
+            int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
+            for leaf in abstract.values()
+        )
+        try:
+            with context:
+                return dict(_flat(orbax.load(str(self.folder.absolute() / PARAMS), _nested(abstract))))
+        except Exception as error:  # tensorstore and Orbax raise many kinds for damaged files
+            reason = str(error).strip().split("\n", 1)[0]
+            raise CheckpointError(f"{self.folder / PARAMS} is damaged: {reason}") from error
+
+    def _check_shapes(self) -> None:
+        where = self.folder / PARAMS
+        try:
+            metadata = orbax.metadata(str(where.absolute())).metadata
+        except Exception as error:  # as above
+            reason = str(error).strip().split("\n", 1)[0]
+            raise CheckpointError(f"{where} is absent or damaged: {reason}") from error
+        stored = {leaf: (tuple(value.shape), value.dtype) for leaf, value in _flat(metadata)}
+        expected = leaf_shapes(self.config)
+        for leaf in sorted(stored.keys() - expected.keys()):
+            raise CheckpointError(f"{where} has a parameter {leaf!r} that the config in {MANIFEST} does not")
+        for leaf, shape in expected.items():
+            if leaf not in stored:
+                raise CheckpointError(f"{where} lacks parameter {leaf!r}, which the config in {MANIFEST} has")
+            if stored[leaf] != (shape, DTYPES[self.dtype]):
+                found_shape, found_dtype = stored[leaf]
+                raise CheckpointError(
+                    f"{where} has parameter {leaf!r} as {found_dtype} {list(found_shape)}; "
+                    f"{MANIFEST} makes it {self.dtype} {list(shape)}"
+                )
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes JSON for people to read."""
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object; raises `CheckpointError` if the file holds none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # covers broken JSON and broken UTF-8
+        raise CheckpointError(f"{path} is damaged, not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(content).__name__}; an object is expected")
+    return content
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    manifest = read_json(path)
+    if manifest.get("version") != _VERSION:
+        raise CheckpointError(
+            f"{path} has version {manifest.get('version')!r}; this library reads {_VERSION}"
+        )
+    if manifest.get("dtype") not in DTYPES:
+        raise CheckpointError(f"{path} has dtype {manifest.get('dtype')!r}; allowed: {', '.join(DTYPES)}")
+    for name in ("config", "fingerprints"):
+        if not isinstance(manifest.get(name), dict):
+            raise CheckpointError(f"{path} lacks the object {name!r}")
+    return manifest
+
+
+def _cast(array: jax.Array, dtype: str, leaf: str, folder: Path) -> jax.Array:
+    if array.dtype == DTYPES[dtype]:
+        return array
+    cast = array.astype(DTYPES[dtype])
+    if dtype == "float16" and bool(jnp.any(jnp.isinf(cast) & ~jnp.isinf(array))):
+        raise CheckpointError(
+            f"parameter {leaf!r} of {folder} reaches {float(jnp.max(jnp.abs(array))):.6g}; "
+            "float16 ends at 65504: choose bfloat16 or float32"
+        )
+    return cast
+
+
+def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for leaf, value in leaves.items():
+        *parents, last = leaf.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
