@@ -1,0 +1,286 @@
+"""Trains an embedded model: `python -m depcap_jax.tiny.train --family llada --minutes 80 --out runs/llada`.
+
+The masked-diffusion objective of LLaDA (Nie et al., 2025) on the project's own transformer: cross-entropy on
+masked answer tokens, weighted 1 / t. Muon moves the matrices and AdamW the rest; an exponential average of
+the weights is what is kept. A run that was stopped goes on with `--resume`, and `--minutes` or `--steps` may
+then be changed: the learning rate falls to zero at the new end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from optax import contrib
+from tqdm import tqdm
+
+from depcap_jax.models import ModelConfig, Transformer
+from depcap_jax.models.config import Family
+from depcap_jax.tiny import task, tokenizer
+from depcap_jax.tiny.batches import BUCKETS, Batch, Batches, fixed_masks
+
+Params = dict[str, jax.Array]
+
+PEAK_RATE = 5e-3
+_WARMUP_STEPS = 100
+_STEADY = 0.4
+_AVERAGE = 0.998
+_SAVE_SECONDS = 120.0
+_LOG_STEPS = 25
+_EVALUATE_STEPS = 250
+
+
+def model_config(family: Family) -> ModelConfig:
+    """The sizes of an embedded model; Dream's has biases and predicts the next position."""
+    dream = family == "dream"
+    ids = {token: tokenizer.SPECIAL.index(token) for token in tokenizer.SPECIAL}
+    size = len(tokenizer.vocabulary())
+    return ModelConfig(
+        family=family,
+        vocab_size=size,
+        embedding_size=size,
+        width=256,
+        num_layers=4,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=32,
+        ff_width=512,
+        rope_theta=10_000.0,
+        norm_eps=1e-6 if dream else 1e-5,
+        qkv_bias=dream,
+        tie_embeddings=False,
+        max_length=256,
+        mask_token_id=ids[tokenizer.MASK],
+        pad_token_id=ids[tokenizer.EOS],
+        eos_token_ids=(ids[tokenizer.EOS],),
+        predicts_next=dream,
+    )
+
+
+class Weights:
+    """A model's arrays by name, and the way back to the model."""
+
+    def __init__(self, model: Transformer):
+        found, self._structure = jax.tree_util.tree_flatten_with_path(model)
+        self._names = [jax.tree_util.keystr(path) for path, _ in found]
+        self.initial: Params = dict(zip(self._names, (leaf for _, leaf in found), strict=True))
+
+    def model(self, params: Params) -> Transformer:
+        """The model that holds `params`."""
+        return jax.tree.unflatten(self._structure, [params[name] for name in self._names])
+
+
+def token_losses(model: Transformer, batch: Batch) -> jax.Array:
+    """Cross-entropy [B, T] of the clean tokens, given the noisy ones."""
+    hidden, _ = model.hidden(jnp.asarray(batch.noisy), valid=jnp.asarray(batch.valid))
+    if model.config.predicts_next:
+        hidden = jnp.concatenate([hidden[:, :1], hidden[:, :-1]], axis=1)
+    return optax.softmax_cross_entropy_with_integer_labels(model.logits(hidden), batch.clean)
+
+
+def optimizer() -> optax.GradientTransformation:
+    """Clipped Muon with AdamW, at rate 1: the step multiplies by the rate of the moment."""
+
+    def matrices(params: Params) -> dict[str, contrib.MuonDimensionNumbers | None]:
+        return {name: contrib.MuonDimensionNumbers() if "kernel" in name else None for name in params}
+
+    muon = contrib.muon(
+        1.0,
+        ns_steps=3,  # a rough orthogonalisation learns as fast here and costs half
+        preconditioning="aol",
+        adam_learning_rate=0.6,
+        weight_decay=0.01,
+        adam_b2=0.98,
+        muon_weight_dimension_numbers=matrices,  # type: ignore[arg-type]  # a callable is documented
+        consistent_rms=0.2,
+    )
+    return optax.chain(optax.clip_by_global_norm(1.0), muon)
+
+
+State = dict[str, Any]
+"""`params`, their `average` and the optimizer's `moments`."""
+
+
+def make_step(weights: Weights) -> Callable[[State, Batch, jax.Array, jax.Array], tuple[State, jax.Array]]:
+    """The jitted training step: state, batch, rate and averaging factor to state and loss."""
+    rule = optimizer()
+
+    def loss(params: Params, batch: Batch) -> jax.Array:
+        return jnp.sum(token_losses(weights.model(params), batch) * batch.weight)
+
+    def step(state: State, batch: Batch, rate: jax.Array, keep: jax.Array) -> tuple[State, jax.Array]:
+        value, gradients = jax.value_and_grad(loss)(state["params"], batch)
+        updates, moments = rule.update(gradients, state["moments"], state["params"])
+        params = jax.tree.map(lambda p, u: p + rate * u, state["params"], updates)
+        average = jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, state["average"], params)
+        return {"params": params, "average": average, "moments": moments}, value
+
+    return jax.jit(step, donate_argnums=0)
+
+
+jax.tree_util.register_dataclass(Batch, data_fields=["clean", "noisy", "weight", "valid"], meta_fields=[])
+
+
+def rate_at(step: int, progress: float) -> float:
+    """The learning rate: a short rise, a plateau, then straight down to (nearly) zero at progress 1."""
+    rise = min(1.0, (step + 1) / _WARMUP_STEPS)
+    fall = min(1.0, (1 - progress) / (1 - _STEADY))
+    return PEAK_RATE * max(rise * fall, 0.003)
+
+
+class Run:
+    """One training run in a folder: `state.npz` to resume from, `log.jsonl` with the loss curve."""
+
+    def __init__(
+        self, family: Family, folder: Path, *, seed: int = 0, resume: bool = False, start: Path | None = None
+    ):
+        self.config, self.folder = model_config(family), folder
+        self.weights = Weights(Transformer(self.config, rngs=nnx.Rngs(seed)))
+        params = self.weights.initial
+        self.state: State = {
+            "params": params,
+            "average": jax.tree.map(jnp.copy, params),
+            "moments": optimizer().init(params),
+        }
+        self.step, self.seconds, self.round, self.offset, self.seed = 0, 0.0, 0, 0, seed
+        folder.mkdir(parents=True, exist_ok=True)
+        if resume and (folder / "state.npz").exists():
+            self._restore()
+        elif start is not None:
+            self._start_from(start)
+        self._advance = make_step(self.weights)
+        self._data = Batches(self.seed)
+        self._judge = jax.jit(lambda params, batch: token_losses(self.weights.model(params), batch))
+        self._trials: dict[str, Batch] = {}
+
+    def save(self) -> None:
+        """Writes `state.npz` in one move, so that a kill leaves the old one or the new one."""
+        leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(self.state))}
+        # Leaves come in the order of their keys, so the averaged weights are the first.
+        names = json.dumps(sorted(self.state["average"]))
+        facts = {name: getattr(self, name) for name in ("step", "seconds", "round", "offset", "seed")}
+        new = self.folder / "state.new.npz"
+        facts_text = json.dumps({**facts, "model": self.config.to_dict()})
+        np.savez(new, facts=facts_text, names=names, **leaves)  # type: ignore[arg-type]
+        os.replace(new, self.folder / "state.npz")
+
+    def _restore(self) -> None:
+        with np.load(self.folder / "state.npz") as stored:
+            facts = json.loads(str(stored["facts"]))
+            if facts.pop("model") != self.config.to_dict():
+                raise ValueError(f"{self.folder / 'state.npz'} belongs to a model of other sizes")
+            leaves, structure = jax.tree.flatten(self.state)
+            loaded = [jnp.asarray(stored[f"leaf{i}"]) for i in range(len(leaves))]
+        self.state = jax.tree.unflatten(structure, loaded)
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def _start_from(self, folder: Path) -> None:
+        """Takes the averaged weights of another run, of either family; what that one lacks stays new."""
+        with np.load(folder / "state.npz") as stored:
+            names = json.loads(str(stored["names"]))
+            found = {name: jnp.asarray(stored[f"leaf{i}"]) for i, name in enumerate(names)}
+        params = {name: found.get(name, leaf) for name, leaf in self.state["params"].items()}
+        self.state |= {"params": params, "average": jax.tree.map(jnp.copy, params)}
+
+    def train(
+        self, *, minutes: float | None = None, steps: int | None = None, quiet: bool = False
+    ) -> list[float]:
+        """Trains up to a total of so many minutes or steps, earlier parts of a resumed run included.
+
+        Returns the losses of the steps that were taken.
+        """
+        if (minutes is None) == (steps is None):
+            raise ValueError("give either minutes or steps")
+        losses: list[float] = []
+        begun, saved = time.monotonic() - self.seconds, time.monotonic()
+        batches = self._data.round(self.round)
+        total = steps if steps is not None else round((minutes or 0) * 60)
+        bar = tqdm(
+            total=total, unit="step" if steps is not None else "s", disable=quiet or not sys.stderr.isatty()
+        )
+        while True:
+            self.seconds = time.monotonic() - begun
+            done = self.step if steps is not None else self.seconds
+            if done >= total:
+                break
+            if self.offset == len(batches):
+                self.round, self.offset = self.round + 1, 0
+                batches = self._data.round(self.round)
+            rate = rate_at(self.step, done / total)
+            keep = min(_AVERAGE, (1 + self.step) / (10 + self.step))
+            self.state, loss = self._advance(
+                self.state, batches[self.offset], jnp.float32(rate), jnp.float32(keep)
+            )
+            self.offset, self.step = self.offset + 1, self.step + 1
+            losses.append(float(loss))
+            bar.update(int(done) - bar.n)
+            bar.set_postfix(loss=f"{np.mean(losses[-_LOG_STEPS:]):.3f}", step=self.step)
+            if self.step % _LOG_STEPS == 0:
+                self._log(loss=round(float(np.mean(losses[-_LOG_STEPS:])), 4), rate=round(rate, 6))
+            if self.step % _EVALUATE_STEPS == 0:
+                self._log(held_out=self.evaluate())
+            if time.monotonic() - saved > _SAVE_SECONDS:
+                self.save()
+                saved = time.monotonic()
+        bar.close()
+        self.save()
+        return losses
+
+    def evaluate(self) -> dict[str, float]:
+        """The averaged weights' loss by kind on a few held-out problems, always with the same masks."""
+        if not self._trials:
+            for kind in task.KINDS:
+                stream = task.problems("trial", held_out=True, kind=kind)
+                self._trials[kind] = fixed_masks([next(stream) for _ in range(BUCKETS[-1][1])])
+        found = {}
+        for kind, batch in self._trials.items():
+            losses = np.asarray(self._judge(self.state["average"], batch))
+            found[kind] = round(float(np.sum(losses * batch.weight)), 4)
+        return found
+
+    def _log(self, **facts: Any) -> None:
+        line = json.dumps({"step": self.step, "minutes": round(self.seconds / 60, 2), **facts})
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        if not sys.stderr.isatty():
+            print(line, flush=True)
+
+    def model(self) -> Transformer:
+        """The model with the averaged weights."""
+        return self.weights.model(self.state["average"])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Reads the command line and trains."""
+    parser = argparse.ArgumentParser(prog="python -m depcap_jax.tiny.train", description=__doc__)
+    parser.add_argument("--family", choices=("llada", "dream"), required=True)
+    parser.add_argument("--out", type=Path, help="the run's folder; runs/FAMILY by default")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--minutes", type=float, help="train for so long in all; 80 by default")
+    budget.add_argument("--steps", type=int, help="train for so many steps in all")
+    parser.add_argument("--resume", action="store_true", help="go on where the run in the folder stopped")
+    parser.add_argument("--start", type=Path, help="begin with the weights of the run in this folder")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    folder = chosen.out or Path("runs") / chosen.family
+    if not chosen.resume and (folder / "state.npz").exists():
+        parser.error(f"{folder} holds a run already: give --resume to go on with it, or another --out")
+    run = Run(chosen.family, folder, seed=chosen.seed, resume=chosen.resume, start=chosen.start)
+    minutes = 80.0 if chosen.minutes is None and chosen.steps is None else chosen.minutes
+    run.train(minutes=minutes, steps=chosen.steps)
+
+
+if __name__ == "__main__":
+    main()
