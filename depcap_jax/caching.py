@@ -1,0 +1,204 @@
+"""What is recomputed, what is reused? One turn's forward pass, and the keys and values it leaves.
+
+A pass covers the whole canvas (a refresh) or, of each row, the span from its block's start to where the
+policy says, at the smallest of a few compiled widths that holds the widest span. Extra positions inside
+a width write nothing. Axis letters: B rows, T canvas positions, Q query positions, D width of the model.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from depcap_jax.settings import check_count, check_range, policy, static
+from depcap_jax.types import DecodeState, DiffusionLM
+
+# No pass is compiled for fewer positions: below this its cost is that of reading the weights.
+_NARROWEST = 16
+
+
+class Sizes(NamedTuple):
+    """The lengths that shapes depend on."""
+
+    gen_length: int
+    shortest: int  # the shortest block, but for an answer's last one
+    longest: int  # the longest block
+    window: int  # positions looked at from a block's start: at least `longest`
+
+
+class Plan(NamedTuple):
+    """What this turn does with each row."""
+
+    active: jax.Array  # [B] bool: takes part in the pass
+    refresh: jax.Array  # [B] bool: all its keys and values are computed anew
+
+
+class Cache(Protocol):
+    """A rule for what to reuse; a frozen dataclass that is a pytree."""
+
+    def init(self, model: DiffusionLM, batch: int, length: int) -> Any:
+        """The keys and values before the first pass, or None."""
+        ...
+
+    def plan(self, state: DecodeState, live: jax.Array, at_start: jax.Array) -> Plan:
+        """Which of the `live` [B] rows take part, given which are `at_start` [B] of a block."""
+        ...
+
+    def forward(
+        self, model: DiffusionLM, state: DecodeState, plan: Plan, sizes: Sizes
+    ) -> tuple[jax.Array, Any]:
+        """Hidden states [B, window, D] that predict [block_start, block_start + window), and the new cache.
+
+        Without a refresh only those of the block mean anything.
+        """
+        ...
+
+
+@policy
+class NoCache:
+    """Every pass is a full one."""
+
+    def init(self, model: DiffusionLM, batch: int, length: int) -> None:
+        """Nothing is kept."""
+        return None
+
+    def plan(self, state: DecodeState, live: jax.Array, at_start: jax.Array) -> Plan:
+        """All rows, always."""
+        return Plan(active=live, refresh=live)
+
+    def forward(
+        self, model: DiffusionLM, state: DecodeState, plan: Plan, sizes: Sizes
+    ) -> tuple[jax.Array, None]:
+        """One pass over the canvas."""
+        hidden, _ = model.hidden(state.tokens, valid=_valid(state))
+        return _window_of_canvas(model, hidden, state, sizes.window), None
+
+
+@policy
+class BlockCache:
+    """Fast-dLLM's caches: a full pass at each block start, spans from the block's start between them.
+
+    A row that is due for a full pass waits until a `quorum` of the live rows is due (1: all of them), so
+    that they share it; waiting costs a row no pass of its own and changes none of its tokens.
+    `refresh_every` n > 0 also makes a row due after n passes inside a block; 0 never does.
+    """
+
+    keep_suffix: bool = static()
+    """Whether what follows the block keeps its keys and values too."""
+    quorum: float | jax.Array = 1.0
+    refresh_every: int | jax.Array = 0
+
+    def __post_init__(self) -> None:
+        check_range("quorum", self.quorum, 0.0, 1.0)
+        check_range("refresh_every", self.refresh_every, 0, None)
+
+    def init(self, model: DiffusionLM, batch: int, length: int) -> Any:
+        """Room for the keys and values of the whole canvas."""
+        return model.init_cache(batch, length)
+
+    def plan(self, state: DecodeState, live: jax.Array, at_start: jax.Array) -> Plan:
+        """Rows inside a block step; rows that are due wait for the quorum."""
+        stale = (self.refresh_every > 0) & (state.since_refresh >= self.refresh_every)
+        due = live & (at_start | stale)
+        together = jnp.sum(due) >= self.quorum * jnp.sum(live)
+        refresh = due & together
+        return Plan(active=refresh | (live & ~due), refresh=refresh)
+
+    def forward(
+        self, model: DiffusionLM, state: DecodeState, plan: Plan, sizes: Sizes
+    ) -> tuple[jax.Array, Any]:
+        """A full pass if any row refreshes, else one over the spans."""
+        span_end = state.block_end if self.keep_suffix else state.answer_end
+        needed = jnp.max(jnp.where(plan.active, span_end - state.block_start, 0))
+        widths = block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
+        branches = [functools.partial(_span_pass, width=width, window=sizes.window) for width in widths]
+        branches.append(functools.partial(_full_pass, window=sizes.window))
+        branch = jnp.where(jnp.any(plan.refresh), len(widths), choose_width(widths, needed))
+        return lax.switch(branch, branches, model, state, plan, span_end)
+
+
+@policy
+class PrefixCache(BlockCache):
+    """Between full passes, the block and all that follows it are recomputed."""
+
+    keep_suffix: bool = static(False)
+
+
+@policy
+class DualCache(BlockCache):
+    """Between full passes, only the block is recomputed."""
+
+    keep_suffix: bool = static(True)
+
+
+def block_widths(sizes: Sizes) -> tuple[int, ...]:
+    """The widths compiled for blocks: doubling up to the longest one."""
+    doubling = [_NARROWEST]
+    while doubling[-1] < sizes.longest:
+        doubling.append(2 * doubling[-1])
+    return (*(width for width in doubling if sizes.shortest <= width < sizes.longest), sizes.longest)
+
+
+def suffix_widths(sizes: Sizes) -> tuple[int, ...]:
+    """The widths compiled for what is left of an answer: its quarters."""
+    return tuple(sorted({-(-sizes.gen_length * quarter // 4) for quarter in (1, 2, 3, 4)}))
+
+
+def choose_width(widths: tuple[int, ...], needed: jax.Array) -> jax.Array:
+    """Index of the smallest of `widths` that holds `needed`."""
+    return jnp.minimum(jnp.sum(jnp.asarray(widths) < needed), len(widths) - 1)
+
+
+def _full_pass(
+    model: DiffusionLM, state: DecodeState, plan: Plan, span_end: jax.Array, *, window: int
+) -> tuple[jax.Array, Any]:
+    """A pass over the canvas; rows that do not refresh still see their old keys outside their span."""
+    position = jnp.arange(state.tokens.shape[1])
+    write = plan.refresh[:, None] | _in_span(state, plan, span_end, position)
+    hidden, kv = model.hidden(state.tokens, valid=_valid(state), cache=state.kv, write=write)
+    return _window_of_canvas(model, hidden, state, window), kv
+
+
+def _span_pass(
+    model: DiffusionLM, state: DecodeState, plan: Plan, span_end: jax.Array, *, width: int, window: int
+) -> tuple[jax.Array, Any]:
+    """A pass over [block_start, block_start + width) of each row.
+
+    A model that predicts the next position needs the one before the block as a query too; its keys and
+    values stay.
+    """
+    lead = int(model.config.predicts_next)
+    position = state.block_start[:, None] - lead + jnp.arange(width + lead)
+    write = _in_span(state, plan, span_end, position)
+    position = jnp.clip(position, 0, state.tokens.shape[1] - 1)
+    hidden, kv = model.hidden(
+        jnp.take_along_axis(state.tokens, position, axis=1),
+        valid=_valid(state),
+        positions=position,
+        cache=state.kv,
+        write=write,
+    )
+    kept = hidden[:, : min(width, window)]
+    return jnp.pad(kept, ((0, 0), (0, window - kept.shape[1]), (0, 0))), kv
+
+
+def _in_span(state: DecodeState, plan: Plan, span_end: jax.Array, position: jax.Array) -> jax.Array:
+    """Which of the positions [Q] or [B, Q] an active row recomputes [B, Q]."""
+    inside = (position >= state.block_start[:, None]) & (position < span_end[:, None])
+    return inside & plan.active[:, None]
+
+
+def _window_of_canvas(model: DiffusionLM, hidden: jax.Array, state: DecodeState, window: int) -> jax.Array:
+    """Picks from hidden states [B, T, D] those that predict the window; position 0 predicts itself."""
+    index = state.block_start[:, None] - int(model.config.predicts_next) + jnp.arange(window)
+    index = jnp.clip(index, 0, hidden.shape[1] - 1)
+    return jnp.take_along_axis(hidden, index[..., None], axis=1)
+
+
+def _valid(state: DecodeState) -> jax.Array:
+    """[B, T] what may be attended to: all but the padding."""
+    return jnp.arange(state.tokens.shape[1]) < state.length[:, None]

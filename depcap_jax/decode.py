@@ -1,0 +1,251 @@
+"""The loop. Each turn: a forward pass; rows at a block start choose a length; selection; commit.
+
+    state = init_state(model, tokens, open, ...)
+    while any row is live:                      # decode: lax.while_loop
+        plan       = who takes part             # caching.py
+        hidden     = forward pass               # caching.py: full, or the spans
+        prediction = head on the window         # sampling.py
+        block_end  = partition(prediction)      # partition.py, where a block starts
+        take       = select(prediction) + best  # select.py
+        commit
+
+Every shape is fixed; a row's tokens and counts never depend on its neighbours. Each turn commits at least
+one token in every row that takes part, and at least one row does, so the loop ends.
+Axis letters: B rows, T canvas positions, G answer positions, W window positions, D width of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from depcap_jax.caching import Plan, Sizes, block_widths, choose_width, suffix_widths
+from depcap_jax.config import DecodeConfig
+from depcap_jax.sampling import predict
+from depcap_jax.types import DecodeResult, DecodeState, DiffusionLM, Status, window_at
+
+
+class Choice(NamedTuple):
+    """What a turn decided about the window [block_start, block_start + W) of each row."""
+
+    token: jax.Array  # [B, W] int32
+    take: jax.Array  # [B, W] bool
+    finite: jax.Array  # [B] bool: the logits it was decided on are finite
+    block_end: jax.Array  # [B] int32
+    partition: Any  # the partition's memory
+
+
+def init_state(
+    model: DiffusionLM,
+    config: DecodeConfig,
+    tokens: jax.Array,
+    open_: jax.Array,
+    length: jax.Array,
+    *,
+    key: jax.Array | None = None,
+) -> DecodeState:
+    """The state before the first turn.
+
+    Args:
+      model: what predicts.
+      config: how to decode.
+      tokens: [B, T] int32 the canvas; what stands at open positions does not matter.
+      open_: [B, T] bool the positions to decode; from the first to the last of a row at most
+        `config.gen_length` of them.
+      length: [B] int32 positions from here on are padding.
+      key: [B] keys, a row each, or None without sampling.
+    """
+    batch, canvas = tokens.shape
+    zeros = jnp.zeros(batch, jnp.int32)
+    position = jnp.arange(canvas)
+    open_ = open_ & (position < length[:, None])
+    start = _first(open_)
+    num_blocks = -(-config.gen_length // config.sizes.shortest)
+    return DecodeState(
+        tokens=jnp.where(open_, model.config.mask_token_id, tokens).astype(jnp.int32),
+        open=open_,
+        block_start=start,
+        block_end=start,
+        kv=config.cache.init(model, batch, canvas),
+        partition=config.partition.init(batch, config.gen_length),
+        status=zeros + Status.OK,
+        answer_start=start,
+        answer_end=jnp.max(jnp.where(open_, position + 1, 0), axis=1).astype(jnp.int32),
+        length=length.astype(jnp.int32),
+        key=key,
+        nfe=zeros,
+        since_refresh=zeros,
+        num_blocks=zeros,
+        commit_step=jnp.zeros((batch, canvas), jnp.int32),
+        block_sizes=jnp.zeros((batch, num_blocks), jnp.int32),
+    )
+
+
+def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax.Array:
+    """[B] rows that still have something to decode."""
+    live = jnp.any(state.open, axis=1) & (state.status == Status.OK)
+    if config.stop_at_eos:
+        position = jnp.arange(state.tokens.shape[1])
+        settled = (position >= state.answer_start[:, None]) & (position < _first(state.open)[:, None])
+        live &= ~jnp.any(settled & _is_eos(model, state.tokens), axis=1)
+    return live
+
+
+def decode_step(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
+    """One turn: at most one forward pass, and at least one commit in every row that takes part.
+
+    Pure and jittable. A program may drive the loop itself with it: look at every state, and put new rows
+    in the place of finished ones with `swap_rows`. Without a live row it changes nothing.
+    """
+    live = is_live(model, state, config)
+    at_start = live & (_first(state.open) >= state.block_end)
+    plan = config.cache.plan(state, live, at_start)
+    opening = at_start & plan.active
+    state = dataclasses.replace(state, block_start=jnp.where(opening, _first(state.open), state.block_start))
+    hidden, kv = config.cache.forward(model, state, plan, config.sizes)
+    choice = _choose(model, hidden, state, config, plan, opening)
+    return _commit(dataclasses.replace(state, kv=kv), choice, plan, opening)
+
+
+def decode(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
+    """Turns until no row is live."""
+    return lax.while_loop(
+        lambda state: jnp.any(is_live(model, state, config)),
+        lambda state: decode_step(model, state, config),
+        state,
+    )
+
+
+def finish(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeResult:
+    """Reads the answers off a state: [answer_start, answer_start + gen_length) of each row."""
+    gen_length, pad = config.gen_length, model.config.pad_token_id
+    tokens = window_at(state.tokens, state.answer_start, gen_length, pad)
+    decoded = window_at(state.commit_step, state.answer_start, gen_length, 0) > 0
+    ends = decoded & _is_eos(model, tokens)
+    answer = jnp.minimum(state.answer_end - state.answer_start, gen_length)
+    still_open = window_at(state.open, state.answer_start, gen_length, False)
+    lengths = jnp.minimum(
+        jnp.where(jnp.any(ends, axis=1), jnp.argmax(ends, axis=1), answer), _first(still_open)
+    )
+    index = jnp.arange(gen_length)
+    hidden = still_open | (index >= answer[:, None])
+    if config.stop_at_eos:
+        hidden |= index > lengths[:, None]
+    return DecodeResult(
+        tokens=jnp.where(hidden, pad, tokens),
+        lengths=lengths.astype(jnp.int32),
+        nfe=state.nfe,
+        block_sizes=state.block_sizes,
+        commit_step=window_at(state.commit_step, state.answer_start, gen_length, 0),
+        status=state.status,
+    )
+
+
+def swap_rows(state: DecodeState, rows: jax.Array, fresh: DecodeState) -> DecodeState:
+    """`state` with the rows [B] bool taken from `fresh`, a state of the same shapes."""
+
+    def swap(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+    return jax.tree.map(swap, state, fresh)
+
+
+def _choose(
+    model: DiffusionLM,
+    hidden: jax.Array,
+    state: DecodeState,
+    config: DecodeConfig,
+    plan: Plan,
+    opening: jax.Array,
+) -> Choice:
+    """Partition and selection, with the head run on no more positions than they look at."""
+    sizes = config.sizes
+    steps = block_widths(sizes)
+    starts = tuple(width for width in suffix_widths(sizes) if width < sizes.window) + (sizes.window,)
+    branches = [functools.partial(_choose_in, width=width, at_start=False) for width in steps]
+    branches += [functools.partial(_choose_in, width=width, at_start=True) for width in starts]
+    block = jnp.max(jnp.where(plan.active, state.block_end - state.block_start, 0))
+    ahead = jnp.max(jnp.where(plan.active, state.answer_end - state.block_start, 0))
+    branch = jnp.where(jnp.any(opening), len(steps) + choose_width(starts, ahead), choose_width(steps, block))
+    return lax.switch(branch, branches, model, hidden, state, config, plan, opening)
+
+
+def _choose_in(
+    model: DiffusionLM,
+    hidden: jax.Array,
+    state: DecodeState,
+    config: DecodeConfig,
+    plan: Plan,
+    opening: jax.Array,
+    *,
+    width: int,
+    at_start: bool,
+) -> Choice:
+    """`_choose` on the first `width` positions of the window; rows that open a block partition first."""
+    position = state.block_start[:, None] + jnp.arange(width)
+    prediction = predict(
+        model.logits(hidden[:, :width]),
+        model.config.vocab_size,
+        model.config.mask_token_id,
+        config.sampling,
+        state.key,
+        state.nfe,
+        position,
+    )
+    block_end, memory = state.block_end, state.partition
+    if at_start:
+        remaining = jnp.maximum(state.answer_end - state.block_start, 1)
+        length, new_memory = config.partition(prediction, state.block_start, remaining, memory)
+        block_end = jnp.where(opening, state.block_start + length, block_end)
+        memory = jax.tree.map(
+            lambda old, new: jnp.where(opening.reshape(-1, *[1] * (old.ndim - 1)), new, old),
+            memory,
+            new_memory,
+        )
+    in_block = window_at(state.open, state.block_start, width, False) & (position < block_end[:, None])
+    candidates = in_block & plan.active[:, None]
+    log_c = jnp.where(candidates, prediction.log_confidence, -jnp.inf)
+    best = jnp.arange(width) == jnp.argmax(log_c, axis=1)[:, None]
+    take = candidates & (config.select(prediction, candidates) | best)
+    finite = jnp.all(jnp.isfinite(prediction.summary.peak) | ~candidates, axis=1)
+    grow = ((0, 0), (0, hidden.shape[1] - width))
+    return Choice(jnp.pad(prediction.token, grow), jnp.pad(take, grow), finite, block_end, memory)
+
+
+def _commit(state: DecodeState, choice: Choice, plan: Plan, opening: jax.Array) -> DecodeState:
+    """Writes what was taken, and counts."""
+    canvas = jnp.arange(state.tokens.shape[1])
+    offset = jnp.broadcast_to(canvas - state.block_start[:, None], state.tokens.shape)
+    reachable = (offset >= 0) & (offset < choice.take.shape[1])
+    offset = jnp.clip(offset, 0, choice.take.shape[1] - 1)
+    taken = reachable & jnp.take_along_axis(choice.take & choice.finite[:, None], offset, axis=1)
+    nfe = state.nfe + plan.active
+    slot = jnp.arange(state.block_sizes.shape[1]) == state.num_blocks[:, None]
+    size = (choice.block_end - state.block_start)[:, None]
+    return dataclasses.replace(
+        state,
+        tokens=jnp.where(taken, jnp.take_along_axis(choice.token, offset, axis=1), state.tokens),
+        open=state.open & ~taken,
+        block_end=choice.block_end,
+        partition=choice.partition,
+        status=jnp.where(choice.finite, state.status, Status.NON_FINITE),
+        nfe=nfe,
+        since_refresh=jnp.where(plan.refresh, 1, state.since_refresh + plan.active),
+        num_blocks=state.num_blocks + opening,
+        commit_step=jnp.where(taken, nfe[:, None], state.commit_step),
+        block_sizes=jnp.where(slot & opening[:, None], size, state.block_sizes),
+    )
+
+
+def _first(flags: jax.Array) -> jax.Array:
+    """[B] index of the first True of flags [B, T]; T if there is none."""
+    return jnp.where(jnp.any(flags, axis=1), jnp.argmax(flags, axis=1), flags.shape[1]).astype(jnp.int32)
+
+
+def _is_eos(model: DiffusionLM, tokens: jax.Array) -> jax.Array:
+    return jnp.any(tokens[..., None] == jnp.asarray(model.config.eos_token_ids), axis=-1)

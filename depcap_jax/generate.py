@@ -1,0 +1,134 @@
+"""`generate`: prompts as ids in, answers as ids out; pure, so that it works inside other programs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from depcap_jax.config import DecodeConfig
+from depcap_jax.decode import decode, finish, init_state
+from depcap_jax.types import DecodeResult, DecodeState, DiffusionLM, Status
+
+
+def generate(
+    model: DiffusionLM,
+    prompt_ids: jax.Array | np.ndarray,
+    prompt_lengths: jax.Array | np.ndarray | None = None,
+    *,
+    config: DecodeConfig | None = None,
+    key: jax.Array | None = None,
+) -> DecodeResult:
+    """Decodes an answer of `config.gen_length` positions for each prompt.
+
+    It is jitted, and may be called inside `jax.jit`, in a scan or on a mesh. One compilation serves all
+    prompts of a shape and all thresholds. A row's answer does not depend on the rows beside it.
+
+    Args:
+      model: a `Transformer`, or anything with the methods of `DiffusionLM`.
+      prompt_ids: [B, P] int32; row i's prompt is its first `prompt_lengths[i]` ids, the rest is padding.
+      prompt_lengths: [B] int32; P by default.
+      config: how to decode; the paper's DepCap by default.
+      key: for sampling. One key: every row draws with it, so a row's answer is the same in any batch and
+        equal prompts get equal answers. Keys [B]: one a row.
+
+    Raises:
+      ValueError: on wrong shapes, ids or lengths. Inside jit values are not known, and a bad prompt ends
+        its row with a status instead: see `raise_for_status`.
+    """
+    config = DecodeConfig() if config is None else config
+    prompt_ids = _as_ints("prompt_ids", prompt_ids)
+    if prompt_ids.ndim != 2:
+        raise ValueError(f"prompt_ids must have shape [B, P], got {list(prompt_ids.shape)}")
+    batch, width = prompt_ids.shape
+    lengths = np.full(batch, width, np.int32) if prompt_lengths is None else prompt_lengths
+    lengths = _as_ints("prompt_lengths", lengths)
+    if lengths.shape != (batch,):
+        raise ValueError(f"prompt_lengths must have shape [{batch}], got {list(lengths.shape)}")
+    _check_prompts(model, prompt_ids, lengths, config.gen_length)
+    return _generate(model, prompt_ids, lengths, config, _row_keys(key, batch, config))
+
+
+@jax.jit
+def _generate(
+    model: DiffusionLM,
+    prompt_ids: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    keys: jax.Array | None,
+) -> DecodeResult:
+    return finish(model, decode(model, start(model, prompt_ids, lengths, config, keys), config), config)
+
+
+def start(
+    model: DiffusionLM,
+    prompt_ids: jax.Array,
+    prompt_lengths: jax.Array,
+    config: DecodeConfig,
+    key: jax.Array | None = None,
+) -> DecodeState:
+    """The state of a fresh batch: each prompt, then its answer's open positions, then padding.
+
+    Args:
+      model: as for `generate`.
+      prompt_ids: [B, P] int32.
+      prompt_lengths: [B] int32.
+      config: as for `generate`.
+      key: [B] keys, or None without sampling.
+    """
+    width = prompt_ids.shape[1]
+    column = jnp.arange(width)
+    in_vocabulary = (prompt_ids >= 0) & (prompt_ids < model.config.vocab_size)
+    fits = (prompt_lengths >= 0) & (prompt_lengths <= width)
+    good = fits & jnp.all(in_vocabulary | (column >= prompt_lengths[:, None]), axis=1)
+    lengths = jnp.clip(prompt_lengths, 0, width)[:, None]
+    tokens = jnp.pad(jnp.where(in_vocabulary, prompt_ids, 0), ((0, 0), (0, config.gen_length)))
+    position = jnp.arange(width + config.gen_length)
+    open_ = (position >= lengths) & (position < lengths + config.gen_length)
+    state = init_state(model, config, tokens, open_, lengths[:, 0] + config.gen_length, key=key)
+    return dataclasses.replace(state, status=jnp.where(good, Status.OK, Status.BAD_PROMPT).astype(jnp.int32))
+
+
+def _as_ints(name: str, value: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
+    return array
+
+
+def _check_prompts(
+    model: DiffusionLM, ids: jax.Array | np.ndarray, lengths: jax.Array | np.ndarray, gen_length: int
+) -> None:
+    """Says which row is wrong and how; does nothing while tracing."""
+    if isinstance(ids, jax.core.Tracer) or isinstance(lengths, jax.core.Tracer):
+        return
+    ids, lengths = np.asarray(ids), np.asarray(lengths)
+    batch, width = ids.shape
+    for row in np.flatnonzero((lengths < 0) | (lengths > width))[:1]:
+        raise ValueError(f"prompt_lengths[{row}] is {lengths[row]}; prompt_ids has {width} columns")
+    bad = ((ids < 0) | (ids >= model.config.vocab_size)) & (np.arange(width) < lengths[:, None])
+    for row, column in np.argwhere(bad)[:1]:
+        raise ValueError(
+            f"prompt_ids[{row}, {column}] is {ids[row, column]}; ids are in [0, {model.config.vocab_size})"
+        )
+    longest = int(lengths.max()) if batch else 0
+    if longest + gen_length > model.config.max_length:
+        raise ValueError(
+            f"a prompt of {longest} and an answer of {gen_length} exceed the model's context of "
+            f"{model.config.max_length} positions"
+        )
+
+
+def _row_keys(key: jax.Array | None, batch: int, config: DecodeConfig) -> jax.Array | None:
+    """A key a row, or None where nothing is drawn."""
+    if config.sampling is None:
+        return None
+    if key is None:
+        raise ValueError("sampling (temperature above 0) needs a key, such as jax.random.key(0)")
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.wrap_key_data(key)
+    if key.shape not in ((), (batch,)):
+        raise ValueError(f"key must be one key or {batch} of them, got shape {list(key.shape)}")
+    return jnp.broadcast_to(key, (batch,))
