@@ -8,13 +8,14 @@ a width write nothing. Axis letters: B rows, T canvas positions, Q query positio
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.settings import check_count, check_range, policy, static
+from depcap_jax.settings import check_range, policy, static
 from depcap_jax.types import DecodeState, DiffusionLM
 
 # No pass is compiled for fewer positions: below this its cost is that of reading the weights.
@@ -75,7 +76,7 @@ class NoCache:
     ) -> tuple[jax.Array, None]:
         """One pass over the canvas."""
         hidden, _ = model.hidden(state.tokens, valid=_valid(state))
-        return _window_of_canvas(model, hidden, state, sizes.window), None
+        return _predicting(model, hidden, state.block_start, 0, sizes.window), None
 
 
 @policy
@@ -115,10 +116,13 @@ class BlockCache:
         span_end = state.block_end if self.keep_suffix else state.answer_end
         needed = jnp.max(jnp.where(plan.active, span_end - state.block_start, 0))
         widths = block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
-        branches = [functools.partial(_span_pass, width=width, window=sizes.window) for width in widths]
-        branches.append(functools.partial(_full_pass, window=sizes.window))
+        known = (model, state, plan, span_end)
+        branches = [
+            functools.partial(_span_pass, *known, width=width, window=sizes.window) for width in widths
+        ]
+        branches.append(functools.partial(_full_pass, *known, window=sizes.window))
         branch = jnp.where(jnp.any(plan.refresh), len(widths), choose_width(widths, needed))
-        return lax.switch(branch, branches, model, state, plan, span_end)
+        return _switch_in_place(branch, branches, state.kv)
 
 
 @policy
@@ -148,41 +152,72 @@ def suffix_widths(sizes: Sizes) -> tuple[int, ...]:
     return tuple(sorted({-(-sizes.gen_length * quarter // 4) for quarter in (1, 2, 3, 4)}))
 
 
+def start_widths(sizes: Sizes) -> tuple[int, ...]:
+    """The widths compiled for looking ahead at a block's start: the whole window, and half of it."""
+    half = -(-sizes.window // 2)
+    return (half, sizes.window) if half >= max(sizes.longest // 2, _NARROWEST) else (sizes.window,)
+
+
 def choose_width(widths: tuple[int, ...], needed: jax.Array) -> jax.Array:
     """Index of the smallest of `widths` that holds `needed`."""
     return jnp.minimum(jnp.sum(jnp.asarray(widths) < needed), len(widths) - 1)
 
 
+def _switch_in_place(
+    index: jax.Array, branches: Sequence[Callable[[Any], tuple[jax.Array, Any]]], kv: Any
+) -> tuple[jax.Array, Any]:
+    """`lax.switch` for passes that update a cache: each branch is a loop that runs once or not at all.
+
+    XLA copies a buffer that is changed inside a conditional; what a loop carries is changed in place.
+    """
+    hidden = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(branches[0], kv)[0])
+    for number, branch in enumerate(branches):
+        _, hidden, kv = lax.while_loop(
+            lambda carry, number=number: carry[0] == number,
+            lambda carry, branch=branch: (jnp.full_like(index, -1), *branch(carry[2])),
+            (index, hidden, kv),
+        )
+        index = jnp.where(index == number, -1, index)
+    return hidden, kv
+
+
 def _full_pass(
-    model: DiffusionLM, state: DecodeState, plan: Plan, span_end: jax.Array, *, window: int
+    model: DiffusionLM, state: DecodeState, plan: Plan, span_end: jax.Array, kv: Any, *, window: int
 ) -> tuple[jax.Array, Any]:
     """A pass over the canvas; rows that do not refresh still see their old keys outside their span."""
     position = jnp.arange(state.tokens.shape[1])
     write = plan.refresh[:, None] | _in_span(state, plan, span_end, position)
-    hidden, kv = model.hidden(state.tokens, valid=_valid(state), cache=state.kv, write=write)
-    return _window_of_canvas(model, hidden, state, window), kv
+    hidden, kv = model.hidden(state.tokens, valid=_valid(state), cache=kv, write=write)
+    return _predicting(model, hidden, state.block_start, 0, window), kv
 
 
 def _span_pass(
-    model: DiffusionLM, state: DecodeState, plan: Plan, span_end: jax.Array, *, width: int, window: int
+    model: DiffusionLM,
+    state: DecodeState,
+    plan: Plan,
+    span_end: jax.Array,
+    kv: Any,
+    *,
+    width: int,
+    window: int,
 ) -> tuple[jax.Array, Any]:
     """A pass over [block_start, block_start + width) of each row.
 
     A model that predicts the next position needs the one before the block as a query too; its keys and
     values stay.
     """
-    lead = int(model.config.predicts_next)
-    position = state.block_start[:, None] - lead + jnp.arange(width + lead)
-    write = _in_span(state, plan, span_end, position)
-    position = jnp.clip(position, 0, state.tokens.shape[1] - 1)
+    lead, canvas = int(model.config.predicts_next), state.tokens.shape[1]
+    size = min(width + lead, canvas)
+    start = jnp.clip(state.block_start - lead, 0, canvas - size)  # near an end the span begins earlier
+    position = start[:, None] + jnp.arange(size)
     hidden, kv = model.hidden(
         jnp.take_along_axis(state.tokens, position, axis=1),
         valid=_valid(state),
-        positions=position,
-        cache=state.kv,
-        write=write,
+        start=start,
+        cache=kv,
+        write=_in_span(state, plan, span_end, position),
     )
-    kept = hidden[:, : min(width, window)]
+    kept = _predicting(model, hidden, state.block_start, start, min(width, window))
     return jnp.pad(kept, ((0, 0), (0, window - kept.shape[1]), (0, 0))), kv
 
 
@@ -192,10 +227,15 @@ def _in_span(state: DecodeState, plan: Plan, span_end: jax.Array, position: jax.
     return inside & plan.active[:, None]
 
 
-def _window_of_canvas(model: DiffusionLM, hidden: jax.Array, state: DecodeState, window: int) -> jax.Array:
-    """Picks from hidden states [B, T, D] those that predict the window; position 0 predicts itself."""
-    index = state.block_start[:, None] - int(model.config.predicts_next) + jnp.arange(window)
-    index = jnp.clip(index, 0, hidden.shape[1] - 1)
+def _predicting(
+    model: DiffusionLM, hidden: jax.Array, block_start: jax.Array, first: jax.Array | int, count: int
+) -> jax.Array:
+    """Of hidden states [B, Q, D] from position `first` on, those that predict `count` from the block's start.
+
+    Position 0 predicts itself, also where the model predicts the next position.
+    """
+    source = jnp.maximum(block_start[:, None] + jnp.arange(count) - int(model.config.predicts_next), 0)
+    index = jnp.minimum(source - jnp.reshape(first, (-1, 1)), hidden.shape[1] - 1)
     return jnp.take_along_axis(hidden, index[..., None], axis=1)
 
 

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.caching import Plan, Sizes, block_widths, choose_width, suffix_widths
+from depcap_jax.caching import Plan, block_widths, choose_width, start_widths
 from depcap_jax.config import DecodeConfig
 from depcap_jax.sampling import predict
 from depcap_jax.types import DecodeResult, DecodeState, DiffusionLM, Status, window_at
@@ -165,8 +165,7 @@ def _choose(
 ) -> Choice:
     """Partition and selection, with the head run on no more positions than they look at."""
     sizes = config.sizes
-    steps = block_widths(sizes)
-    starts = tuple(width for width in suffix_widths(sizes) if width < sizes.window) + (sizes.window,)
+    steps, starts = block_widths(sizes), start_widths(sizes)
     branches = [functools.partial(_choose_in, width=width, at_start=False) for width in steps]
     branches += [functools.partial(_choose_in, width=width, at_start=True) for width in starts]
     block = jnp.max(jnp.where(plan.active, state.block_end - state.block_start, 0))

@@ -81,16 +81,17 @@ class _EagerCache:
             self.since_refresh = 1
             source = np.maximum(np.arange(t, end) - lead, 0)
             return np.asarray(self.model.logits(hidden[0, source]), np.float64)
-        span = np.arange(t - lead, block_end if self.policy.keep_suffix else end)
+        span = np.arange(max(t - lead, 0), block_end if self.policy.keep_suffix else end)
         hidden, self.kv = self.model.hidden(
-            jnp.asarray(tokens[np.maximum(span, 0)])[None],
+            jnp.asarray(tokens[span])[None],
             valid=valid,
-            positions=jnp.asarray(np.maximum(span, 0))[None],
+            start=jnp.asarray(span[:1]),
             cache=self.kv,
             write=jnp.asarray(span >= t)[None],
         )
         self.since_refresh += 1
-        return np.asarray(self.model.logits(hidden[0, : len(span) - lead]), np.float64)
+        source = np.maximum(np.arange(t, span[-1] + 1) - lead, 0) - span[0]
+        return np.asarray(self.model.logits(hidden[0, source]), np.float64)
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -172,6 +173,7 @@ def _select(
             taken.append(i)
         return taken
     if isinstance(rule, ConflictFree):
+
         def conflict(i: int, j: int) -> bool:
             return log_p[i, token[j]] + log_p[j, token[i]] > float(rule.gamma)
 

@@ -29,11 +29,11 @@ class DiffusionLM(Protocol):
         input_ids: jax.Array,
         *,
         valid: jax.Array,
-        positions: jax.Array | None = None,
+        start: jax.Array | None = None,
         cache: Any = None,
         write: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
-        """Hidden states [B, Q, D] of some canvas positions, and the updated cache."""
+        """Hidden states [B, Q, D] of the canvas positions [start, start + Q), and the updated cache."""
         ...
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -11,31 +11,40 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jax.typing import DTypeLike
 
 from depcap_jax.models.config import ModelConfig
 
 
 class LayerCache(NamedTuple):
-    """One layer's keys (after RoPE) and values for every canvas position."""
+    """One layer's keys (after RoPE) and values for every canvas position.
 
-    k: jax.Array  # [B, T, K, H]
-    v: jax.Array  # [B, T, K, H]
+    Positions are the last axis: that is how the products of attention read them, without a copy.
+    """
 
-    def write(self, k: jax.Array, v: jax.Array, positions: jax.Array | None, mask: jax.Array) -> LayerCache:
-        """Stores `k` and `v` [B, Q, K, H] at `positions` [B, Q] where `mask` [B, Q] allows.
+    k: jax.Array  # [B, K, H, T]
+    v: jax.Array  # [B, K, H, T]
 
-        `positions=None` says that the queries are the whole canvas in order: a select, not a scatter.
-        """
-        if positions is None:
-            keep = mask[:, :, None, None]
-            return LayerCache(jnp.where(keep, k, self.k), jnp.where(keep, v, self.v))
-        rows = jnp.arange(k.shape[0])[:, None]
-        # What may not be written goes to an index past the end, which the scatter drops.
-        target = jnp.where(mask, positions, self.k.shape[1])
-        return LayerCache(
-            self.k.at[rows, target].set(k, mode="drop"), self.v.at[rows, target].set(v, mode="drop")
-        )
+    def write(self, k: jax.Array, v: jax.Array, start: jax.Array | None, mask: jax.Array) -> LayerCache:
+        """Stores k and v [B, Q, K, H] at [start, start + Q) of each row, where `mask` [B, Q] allows."""
+        return LayerCache(_write(self.k, k, start, mask), _write(self.v, v, start, mask))
+
+    def read(self) -> tuple[jax.Array, jax.Array]:
+        """Keys and values as attention takes them [B, T, K, H]; the compiler sees through the transposes."""
+        return self.k.transpose(0, 3, 1, 2), self.v.transpose(0, 3, 1, 2)
+
+
+def _write(old: jax.Array, new: jax.Array, start: jax.Array | None, mask: jax.Array) -> jax.Array:
+    new, mask = new.transpose(0, 2, 3, 1), mask[:, None, None, :]
+    if start is None:
+        return jnp.where(mask, new, old)
+
+    def write_row(row: jax.Array, row_new: jax.Array, row_start: jax.Array, row_mask: jax.Array) -> jax.Array:
+        span = lax.dynamic_slice_in_dim(row, row_start, row_new.shape[-1], axis=-1)
+        return lax.dynamic_update_slice_in_dim(row, jnp.where(row_mask, row_new, span), row_start, axis=-1)
+
+    return jax.vmap(write_row)(old, new, start, mask)
 
 
 def random_param(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> nnx.Param[jax.Array]:
@@ -107,7 +116,7 @@ class Attention(nnx.Module):
         x: jax.Array,
         rotation: Rotation,
         valid: jax.Array,
-        positions: jax.Array | None,
+        start: jax.Array | None,
         cache: LayerCache | None,
         write: jax.Array | None,
     ) -> tuple[jax.Array, LayerCache | None]:
@@ -121,8 +130,8 @@ class Attention(nnx.Module):
         v = heads(self.v(x), self.config.num_kv_heads)
         if cache is not None:
             assert write is not None
-            cache = cache.write(k, v, positions, write)
-            k, v = cache
+            cache = cache.write(k, v, start, write)
+            k, v = cache.read()
         mixed = jax.nn.dot_product_attention(q, k, v, mask=valid[:, None, None, :])
         return self.o(mixed.reshape(*x.shape[:2], -1)), cache
 
@@ -154,11 +163,11 @@ class Block(nnx.Module):
         x: jax.Array,
         rotation: Rotation,
         valid: jax.Array,
-        positions: jax.Array | None,
+        start: jax.Array | None,
         cache: LayerCache | None,
         write: jax.Array | None,
     ) -> tuple[jax.Array, LayerCache | None]:
         """Maps x [B, Q, D] to [B, Q, D]; arguments as in `Transformer.hidden`."""
-        mixed, cache = self.attn(self.attn_norm(x), rotation, valid, positions, cache, write)
+        mixed, cache = self.attn(self.attn_norm(x), rotation, valid, start, cache, write)
         x = x + mixed
         return x + self.ff(self.ff_norm(x)), cache

@@ -59,7 +59,7 @@ class Transformer(nnx.Module):
         input_ids: jax.Array,
         *,
         valid: jax.Array,
-        positions: jax.Array | None = None,
+        start: jax.Array | None = None,
         cache: KVCache | None = None,
         write: jax.Array | None = None,
     ) -> tuple[jax.Array, KVCache | None]:
@@ -68,7 +68,8 @@ class Transformer(nnx.Module):
         Args:
           input_ids: [B, Q] the ids at those positions.
           valid: [B, T] the canvas positions that may be attended to.
-          positions: [B, Q] which canvas positions these are; None: all of them, in order (Q = T).
+          start: [B] which canvas positions these are, [start, start + Q) with start + Q <= T; None: all
+            of them (Q = T).
           cache: keys and values of the whole canvas; None: there is none, and Q = T.
           write: [B, Q] which positions put their new keys and values into the cache before it is
             read; the others are seen with the keys and values they had. None: all of them.
@@ -81,13 +82,13 @@ class Transformer(nnx.Module):
             )
         if cache is not None and write is None:
             write = jnp.ones(input_ids.shape, bool)
-        where = jnp.broadcast_to(jnp.arange(length), (batch, length)) if positions is None else positions
-        rotation = Rotation.at(where, self.config)
+        first = jnp.zeros(batch, jnp.int32) if start is None else start
+        rotation = Rotation.at(first[:, None] + jnp.arange(length), self.config)
         x = self.embed[...][input_ids]
         layer_caches: Sequence[LayerCache | None] = cache or [None] * self.config.num_layers
         updated = []
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
-            x, layer_cache = layer(x, rotation, valid, positions, layer_cache, write)
+            x, layer_cache = layer(x, rotation, valid, start, layer_cache, write)
             updated.append(layer_cache)
         return self.norm(x), None if cache is None else tuple(updated)
 
@@ -98,7 +99,7 @@ class Transformer(nnx.Module):
 
     def init_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for a canvas of [batch, length]."""
-        shape = (batch, length, self.config.num_kv_heads, self.config.head_dim)
+        shape = (batch, self.config.num_kv_heads, self.config.head_dim, length)
         return tuple(
             LayerCache(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
             for _ in range(self.config.num_layers)
