@@ -116,11 +116,9 @@ class BlockCache:
         span_end = state.block_end if self.keep_suffix else state.answer_end
         needed = jnp.max(jnp.where(plan.active, span_end - state.block_start, 0))
         widths = block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
-        known = (model, state, plan, span_end)
-        branches = [
-            functools.partial(_span_pass, *known, width=width, window=sizes.window) for width in widths
-        ]
-        branches.append(functools.partial(_full_pass, *known, window=sizes.window))
+        known, window = (model, state, plan, span_end), sizes.window
+        branches = [functools.partial(_span_pass, *known, width=width, window=window) for width in widths]
+        branches.append(functools.partial(_full_pass, *known, window=window))
         branch = jnp.where(jnp.any(plan.refresh), len(widths), choose_width(widths, needed))
         return _switch_in_place(branch, branches, state.kv)
 
@@ -129,14 +127,14 @@ class BlockCache:
 class PrefixCache(BlockCache):
     """Between full passes, the block and all that follows it are recomputed."""
 
-    keep_suffix: bool = static(False)
+    keep_suffix: bool = static(default=False)
 
 
 @policy
 class DualCache(BlockCache):
     """Between full passes, only the block is recomputed."""
 
-    keep_suffix: bool = static(True)
+    keep_suffix: bool = static(default=True)
 
 
 def block_widths(sizes: Sizes) -> tuple[int, ...]:
@@ -171,14 +169,14 @@ def _switch_in_place(
     XLA copies a buffer that is changed inside a conditional; what a loop carries is changed in place.
     """
     hidden = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(branches[0], kv)[0])
+    carry = (index, hidden, kv)
     for number, branch in enumerate(branches):
-        _, hidden, kv = lax.while_loop(
+        carry = lax.while_loop(
             lambda carry, number=number: carry[0] == number,
-            lambda carry, branch=branch: (jnp.full_like(index, -1), *branch(carry[2])),
-            (index, hidden, kv),
+            lambda carry, branch=branch: (jnp.full_like(carry[0], -1), *branch(carry[2])),
+            carry,
         )
-        index = jnp.where(index == number, -1, index)
-    return hidden, kv
+    return carry[1:]
 
 
 def _full_pass(

@@ -28,9 +28,9 @@ class DecodeConfig:
     """What is recomputed, what is reused?"""
     sampling: Sampling | None = None
     """How tokens are drawn; None takes the most likely one."""
-    gen_length: int = static(256)
+    gen_length: int = static(default=256)
     """Positions of the answer."""
-    stop_at_eos: bool = static(True)
+    stop_at_eos: bool = static(default=True)
     """End a row once its answer has reached an end-of-text token with nothing open before it."""
 
     def __post_init__(self) -> None:

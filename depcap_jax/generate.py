@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from depcap_jax.config import DecodeConfig
 from depcap_jax.decode import decode, finish, init_state
@@ -102,7 +103,7 @@ def _check_prompts(
     model: DiffusionLM, ids: jax.Array | np.ndarray, lengths: jax.Array | np.ndarray, gen_length: int
 ) -> None:
     """Says which row is wrong and how; does nothing while tracing."""
-    if isinstance(ids, jax.core.Tracer) or isinstance(lengths, jax.core.Tracer):
+    if isinstance(ids, Tracer) or isinstance(lengths, Tracer):
         return
     ids, lengths = np.asarray(ids), np.asarray(lengths)
     batch, width = ids.shape
@@ -127,8 +128,8 @@ def _row_keys(key: jax.Array | None, batch: int, config: DecodeConfig) -> jax.Ar
         return None
     if key is None:
         raise ValueError("sampling (temperature above 0) needs a key, such as jax.random.key(0)")
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.wrap_key_data(key)
-    if key.shape not in ((), (batch,)):
-        raise ValueError(f"key must be one key or {batch} of them, got shape {list(key.shape)}")
-    return jnp.broadcast_to(key, (batch,))
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    keys: jax.Array = key if typed else jax.random.wrap_key_data(key)
+    if keys.shape not in ((), (batch,)):
+        raise ValueError(f"key must be one key or {batch} of them, got shape {list(keys.shape)}")
+    return jnp.broadcast_to(keys, (batch,))

@@ -140,7 +140,7 @@ def smooth(x: jax.Array, width: jax.Array) -> jax.Array:
 
 
 def robust_scale(x: jax.Array, width: jax.Array) -> jax.Array:
-    """(x - median) / (q3 - q1) over the first `width` [B] entries of x [B, W]; quartiles are elements of x."""
+    """(x - median) / (q3 - q1) over the first `width` [B] entries of x [B, W]; all three are elements."""
     ordered = jnp.sort(jnp.where(jnp.arange(x.shape[-1]) < width[:, None], x, jnp.inf), axis=-1)
     last = jnp.maximum(width, 1)[:, None] - 1
 

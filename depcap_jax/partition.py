@@ -50,7 +50,7 @@ class Partition(Protocol):
 class FixedBlocks:
     """Blocks of one length (semi-autoregressive LLaDA, Fast-dLLM)."""
 
-    block_length: int = static(32)
+    block_length: int = static(default=32)
 
     def __post_init__(self) -> None:
         check_count("block_length", self.block_length, 1)
@@ -84,7 +84,7 @@ class AdaBlocks:
     """
 
     delimiter_ids: tuple[int, ...] = static()
-    default_block_length: int = static(32)
+    default_block_length: int = static(default=32)
     delimiter_threshold: float | jax.Array = 0.3
 
     def __post_init__(self) -> None:
@@ -150,9 +150,9 @@ class DepGABlocks:
     Both signals are scaled inside the window, so where everything is certain the sign of S is noise.
     """
 
-    l_min: int = static(8)
-    l_max: int = static(128)
-    top_k_cache: int = static(64)
+    l_min: int = static(default=8)
+    l_max: int = static(default=128)
+    top_k_cache: int = static(default=64)
     lambda_u: float | jax.Array = 1.2
     certainty_floor: float | jax.Array = 0.0
 
@@ -202,7 +202,7 @@ class DepGABlocks:
         remaining: jax.Array,
         memory: LastBlock,
     ) -> Signals:
-        """I_k, H_k and S_k over the window of min(l_max, remaining) positions; beyond it they mean nothing."""
+        """I_k, H_k and S_k over the window of min(l_max, remaining) positions from a start."""
         width = min(self.l_max, prediction.token.shape[-1])
         window = jnp.minimum(remaining, width)
         offset = start - memory.start

@@ -1,7 +1,7 @@
 """The loop once more, in plain Python and float64 NumPy: one row, no batching, no fixed shapes.
 
 It is here to be read beside the paper and to be stepped through, and the tests hold `generate` to it, token
-for token and pass for pass. Nothing is shared with the compiled loop but the model and the policies' settings.
+for token and pass for pass. It shares with the compiled loop only the model and the policies' settings.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -44,7 +45,7 @@ def decode_eagerly(model: DiffusionLM, prompt: Sequence[int], config: DecodeConf
     while still_open.any() and not (config.stop_at_eos and _ended(model, tokens[start:], still_open[start:])):
         at_start = not still_open[:block_end].any()
         t = int(np.argmax(still_open)) if at_start else t
-        log_p = _log_softmax(cache.logits(tokens, t, block_end, end, at_start))  # of [t, end)
+        log_p = _log_softmax(cache.logits(tokens, t, block_end, at_start))  # of [t, end)
         nfe += 1
         choosable = log_p[:, : model.config.vocab_size].copy()
         choosable[:, model.config.mask_token_id] = -np.inf
@@ -63,35 +64,35 @@ def decode_eagerly(model: DiffusionLM, prompt: Sequence[int], config: DecodeConf
 
 
 class _EagerCache:
-    """Runs the model over the canvas or a span of it, and keeps the keys and values."""
+    """Runs the model over the canvas, and remembers the keys and values that a pass may not renew."""
 
     def __init__(self, model: DiffusionLM, policy: Any, length: int):
         self.model, self.policy = model, policy
         self.kv = policy.init(model, 1, length)
         self.since_refresh = 0
 
-    def logits(self, tokens: np.ndarray, t: int, block_end: int, end: int, at_start: bool) -> np.ndarray:
-        """Logits that predict [t, end); with a dual cache only those of [t, block_end) after a block's start."""
-        lead = int(self.model.config.predicts_next)
-        valid = jnp.ones((1, end), bool)
-        cached = isinstance(self.policy, BlockCache)
-        every = int(self.policy.refresh_every) if cached else 0
-        if not cached or at_start or (every and self.since_refresh >= every):
-            hidden, self.kv = self.model.hidden(jnp.asarray(tokens)[None], valid=valid, cache=self.kv)
-            self.since_refresh = 1
-            source = np.maximum(np.arange(t, end) - lead, 0)
-            return np.asarray(self.model.logits(hidden[0, source]), np.float64)
-        span = np.arange(max(t - lead, 0), block_end if self.policy.keep_suffix else end)
-        hidden, self.kv = self.model.hidden(
-            jnp.asarray(tokens[span])[None],
-            valid=valid,
-            start=jnp.asarray(span[:1]),
-            cache=self.kv,
-            write=jnp.asarray(span >= t)[None],
-        )
-        self.since_refresh += 1
-        source = np.maximum(np.arange(t, span[-1] + 1) - lead, 0) - span[0]
-        return np.asarray(self.model.logits(hidden[0, source]), np.float64)
+    def logits(self, tokens: np.ndarray, t: int, block_end: int, at_start: bool) -> np.ndarray:
+        """Logits that predict [t, end of the canvas); beyond a dual cache's block they are stale."""
+        position = np.arange(len(tokens))
+        renewed = np.ones(len(tokens), bool)
+        if isinstance(self.policy, BlockCache):
+            every = int(self.policy.refresh_every)
+            stale = every > 0 and self.since_refresh >= every
+            if not at_start and not stale:
+                renewed = (position >= t) & (
+                    position < (block_end if self.policy.keep_suffix else len(tokens))
+                )
+            self.since_refresh = 1 if renewed.all() else self.since_refresh + 1
+        logits, self.kv = _forward(self.model, tokens[None], self.kv, renewed[None])
+        source = np.maximum(position[t:] - int(self.model.config.predicts_next), 0)
+        return np.asarray(logits[0], np.float64)[source]
+
+
+@jax.jit
+def _forward(model: DiffusionLM, tokens: jax.Array, kv: Any, renewed: jax.Array) -> tuple[jax.Array, Any]:
+    write = None if kv is None else renewed
+    hidden, kv = model.hidden(tokens, valid=jnp.ones(tokens.shape, bool), cache=kv, write=write)
+    return model.logits(hidden), kv
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -139,7 +140,7 @@ def _compress(log_p: np.ndarray, k: int) -> tuple[dict[int, float], float]:
     k = min(k, len(log_p))
     order = np.argsort(-log_p, kind="stable")
     tail = max(np.exp(log_p[order[k:]]).sum(), 1e-12)
-    return {int(v): log_p[v] for v in order[:k]}, np.log(tail) - np.log(max(len(log_p) - k, 1))
+    return {int(v): float(log_p[v]) for v in order[:k]}, float(np.log(tail) - np.log(max(len(log_p) - k, 1)))
 
 
 def _kl(current: tuple[dict[int, float], float], previous: tuple[dict[int, float], float]) -> float:

@@ -20,7 +20,7 @@ class Sampling:
 
     temperature: float | jax.Array = 1.0
     top_p: float | jax.Array | None = None
-    top_k: int | None = static(None)
+    top_k: int | None = static(default=None)
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0.0, None)

@@ -12,7 +12,7 @@ import numpy as np
 _T = TypeVar("_T")
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: Any = dataclasses.MISSING) -> Any:
     """A policy's field that shapes depend on: changing it compiles anew. All other fields are data."""
     return dataclasses.field(default=default, metadata={"static": True})
 

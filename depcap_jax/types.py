@@ -57,8 +57,8 @@ class Status(enum.IntEnum):
         """What happened, in words."""
         return {
             Status.OK: "decoded",
-            Status.NON_FINITE: "the model gave logits that are not finite (NaN or infinite); the row was ended "
-            "there. Check the checkpoint, or decode in float32 or bfloat16 instead of float16",
+            Status.NON_FINITE: "the model gave logits that are not finite (NaN or infinite) and the row "
+            "was ended there. Check the checkpoint, or decode in float32 or bfloat16 instead of float16",
             Status.BAD_PROMPT: "the prompt holds an id outside the vocabulary, or its length is outside "
             "[0, prompt_ids.shape[1]]; nothing was decoded",
         }[self]
