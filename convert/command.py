@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     if "JAX_PLATFORMS" not in os.environ:
         jax.config.update("jax_platforms", "cpu")  # a conversion has no use for an accelerator's memory
-    logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         arguments = _parser().parse_args(argv)
         if arguments.export:

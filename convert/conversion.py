@@ -191,12 +191,12 @@ def _verify(weights: HuggingFaceSource, work: Path, tell: Progress) -> None:
     here = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
     done = 0
     tell("verifying", 0, total)
-    for leaf, array in stored.stored_arrays(lambda _: here):
-        values = np.asarray(array)
+    for leaf in stored.leaves:
+        values = np.asarray(stored.read_stored(leaf, here))
         for where, block in weights.blocks(leaf, stored.dtype):
             if not np.array_equal(_bits(values[where]), _bits(block)):
                 raise CheckpointError(f"parameter {leaf!r} reads back from {work} other than in the source")
-        del array, values  # before the next one is read
+        del values  # before the next one is read
         done += weights.nbytes(leaf)
         tell("verifying", done, total)
 

@@ -74,7 +74,7 @@ def export(
         origin = _Origin.of_checkpoint(Path(source), place)
     dtype = dtype or origin.dtype
     with published_folder(place.resolve(), replace=overwrite) as work, write_errors(work):
-        _write_tensors(work / "model.safetensors", origin.config, origin.leaves, dtype)
+        write_tensors(work / "model.safetensors", origin.config, origin.leaves, dtype)
         write_json(work / "config.json", _with_dtype(origin.published, dtype))
         origin.save_tokenizer(work)
     return place
@@ -124,9 +124,8 @@ def _model_leaves(model: Transformer) -> Iterator[tuple[str, np.ndarray]]:
 
 def _stored_leaves(stored: StoredCheckpoint) -> Iterator[tuple[str, np.ndarray]]:
     here = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    for leaf, value in stored.stored_arrays(lambda _: here):
-        yield leaf, np.asarray(value)
-        del value  # before the next one is read
+    for leaf in stored.leaves:
+        yield leaf, np.asarray(stored.read_stored(leaf, here))
 
 
 def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def _with_dtype(published: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     return {**published, "dtype" if "dtype" in published else "torch_dtype": dtype}
 
 
-def _write_tensors(
+def write_tensors(
     path: Path, config: ModelConfig, leaves: Iterable[tuple[str, np.ndarray]], dtype: str
 ) -> None:
     """Writes a safetensors file front to back, so that one parameter is in memory at a time.
