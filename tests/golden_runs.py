@@ -11,19 +11,8 @@ import depcap_jax as dc
 
 GOLDEN = Path(__file__).parent / "golden"
 
-_SETTINGS = {
-    "L_min": "l_min",
-    "L_max": "l_max",
-    "topk_cache": "top_k_cache",
-    **{
-        name: name
-        for name in (
-            "lambda_u tau_low tau_high gamma block_length threshold delimiter_ids delimiter_threshold "
-            "default_block_length cache gen_length"
-        ).split()
-    },
-}
-"""The authors' names of settings, and ours."""
+_RENAMED = {"L_min": "l_min", "L_max": "l_max", "topk_cache": "top_k_cache"}
+_NOT_SETTINGS = {"method", "prompt_ids", "output_ids", "nfe", "block_sizes", "transfer_steps"}
 
 
 @functools.cache
@@ -39,7 +28,8 @@ def runs(family: str) -> list[dict[str, Any]]:
 
 def config(run: dict[str, Any], **changes: Any) -> dc.DecodeConfig:
     """Our recipe for a run; the authors' programs do not stop at an end-of-text token."""
-    settings = {ours: run[theirs] for theirs, ours in _SETTINGS.items() if run.get(theirs) is not None}
+    given = {name: value for name, value in run.items() if name not in _NOT_SETTINGS and value is not None}
+    settings = {_RENAMED.get(name, name): value for name, value in given.items()}
     return dc.recipe(run["method"], **{"stop_at_eos": False, **settings, **changes})
 
 
