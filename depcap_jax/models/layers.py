@@ -100,6 +100,22 @@ class Rotation(NamedTuple):
         return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
+def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+    """Attention of q [B, Q, N, H] over k and v [B, T, K, H], its softmax in float32."""
+
+    def as_given(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+        return jax.nn.dot_product_attention(q, k, v, mask=mask)
+
+    def in_float32(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+        wide = (x.astype(jnp.float32) for x in (q, k, v))
+        return jax.nn.dot_product_attention(*wide, mask=mask).astype(q.dtype)
+
+    if q.dtype != jnp.float16:
+        return as_given(q, k, v, mask)
+    # Only GPUs have a float16 product that sums in float32.
+    return lax.platform_dependent(q, k, v, mask, cuda=as_given, rocm=as_given, default=in_float32)
+
+
 class Attention(nnx.Module):
     """Bidirectional attention with grouped key/value heads."""
 
@@ -132,7 +148,7 @@ class Attention(nnx.Module):
             assert write is not None
             cache = cache.write(k, v, start, write)
             k, v = cache.read()
-        mixed = jax.nn.dot_product_attention(q, k, v, mask=valid[:, None, None, :])
+        mixed = _attend(q, k, v, valid[:, None, None, :])
         return self.o(mixed.reshape(*x.shape[:2], -1)), cache
 
 

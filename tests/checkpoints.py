@@ -1,0 +1,106 @@
+"""Small checkpoints in the published layouts, whole and broken."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+GOLDEN = Path(__file__).parent / "golden"
+REPOSITORY = Path(__file__).parents[1]
+
+Tensors = dict[str, np.ndarray]
+
+
+def golden_config(family: str) -> dict[str, Any]:
+    return json.loads((GOLDEN / family / "config.json").read_text())
+
+
+def golden_tensors(family: str) -> Tensors:
+    return load_file(GOLDEN / family / "model.safetensors")
+
+
+def golden_forward(family: str) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids, and the logits that the authors' PyTorch model gives."""
+    forward = load_file(GOLDEN / family / "forward.safetensors")
+    return forward["input_ids"], forward["logits"]
+
+
+def write_folder(
+    folder: Path, config: Mapping[str, Any], tensors: Tensors, *, shards: int | None = None
+) -> Path:
+    """A Hugging Face folder with one safetensors file, or several with an index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    if shards is None:
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+    weight_map = {}
+    for number in range(shards):
+        name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        part = {key: tensors[key] for key in sorted(tensors)[number::shards]}
+        save_file(part, folder / name)
+        weight_map |= dict.fromkeys(part, name)
+    write_index(folder, weight_map)
+    return folder
+
+
+def write_index(folder: Path, weight_map: Mapping[str, str]) -> None:
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def read_index(folder: Path) -> dict[str, str]:
+    return json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+
+
+def write_word_tokenizer(folder: Path, **config: Any) -> None:
+    """A `tokenizer.json` of a few words, as small as one can be."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"<unk>": 0, "<|endoftext|>": 1, "hello": 2, "world": 3}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    given = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(given))
+
+
+def same_tensors(first: Tensors, second: Tensors) -> bool:
+    """True if both have the same names with the same bits."""
+    return first.keys() == second.keys() and all(
+        first[key].dtype == second[key].dtype
+        and first[key].shape == second[key].shape
+        and first[key].tobytes() == second[key].tobytes()
+        for key in first
+    )
+
+
+def run_convert(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "convert", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+
+
+def published_data(name: str) -> Path:
+    """Published files that are too large, or not ours, to be in the repository."""
+    folder = REPOSITORY.parent / "shared" / "data" / name
+    if not folder.is_dir():
+        pytest.skip(f"needs the published files {name} in ../shared/data, which are not here")
+    return folder
+
+
+def everything_under(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, to see that nothing changed."""
+
+    def files() -> Iterator[Path]:
+        return (path for path in folder.rglob("*") if path.is_file())
+
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files()}

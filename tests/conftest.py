@@ -1,0 +1,31 @@
+"""Fixtures that more than one file uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checkpoints import GOLDEN
+
+from convert.conversion import convert
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """The folder with one golden checkpoint a family."""
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def converted_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same checkpoints, converted; not to be written to."""
+    folder = tmp_path_factory.mktemp("converted")
+    for family in ("llada", "dream"):
+        convert(GOLDEN / family, folder / family)
+    return folder
+
+
+@pytest.fixture(params=["llada", "dream"])
+def family(request: pytest.FixtureRequest) -> str:
+    """Each family in turn."""
+    return request.param
