@@ -27,7 +27,6 @@ from depcap_jax.storage import (
     DTYPES,
     SOURCE,
     TOKENIZER,
-    ParameterWriter,
     StoredCheckpoint,
     check_target,
     dtype_name,
@@ -35,6 +34,7 @@ from depcap_jax.storage import (
     write_json,
 )
 from depcap_jax.tokenizer import TOKENIZER_FILES, copy_tokenizer_files, has_vocabulary
+from depcap_jax.writer import ParameterWriter
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, the bytes done so far, and the bytes in all."""

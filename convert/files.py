@@ -46,9 +46,9 @@ def open_files(folder: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
             return [file.path], _collect([file])
         if (index := folder / f"{name}.index.json").is_file():
             weight_map = _weight_map(index)
-            names = sorted(set(weight_map.values()))
-            for shard in names:
+            for shard in weight_map.values():
                 _check_shard_name(shard, index)
+            names = sorted(set(weight_map.values()))
             files = [reader(folder / shard) for shard in names]
             tensors = _collect(files)
             _check_index(weight_map, tensors, index)

@@ -21,7 +21,6 @@ from depcap_jax.storage import (
     DTYPES,
     MANIFEST,
     TOKENIZER,
-    ParameterWriter,
     StoredCheckpoint,
     check_target,
     common_dtype,
@@ -29,6 +28,7 @@ from depcap_jax.storage import (
     is_stored,
 )
 from depcap_jax.tokenizer import load_tokenizer
+from depcap_jax.writer import ParameterWriter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -1,8 +1,8 @@
 """A fingerprint of an array that can be taken in pieces, in any order, wherever they are.
 
-With b_ij the bits of the element in row i and column j, and w_n = 0x9E3779B1 n | 1, it is
+With b_ij the bits of the element in row i and column j, r_i = 0x9E3779B1 i | 1, c_j = 0x85EBCA77 j | 1, it is
 
-    sum over i, j of  w_i w_j b_ij   (mod 2 ** 32).
+    sum over i, j of  r_i c_j b_ij   (mod 2 ** 32).
 
 A sum over parts is the whole, so a sharded array is checked shard by shard. The weights are odd, hence
 invertible: one changed element always shows; other damage escapes once in four thousand million.
@@ -15,6 +15,8 @@ from collections.abc import Iterable
 
 import jax
 import numpy as np
+
+_ROW, _COLUMN = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
 
 # Elements taken at once: few enough to stay in the cache.
 _BLOCK = 1 << 20
@@ -62,12 +64,12 @@ def _to_host(data: jax.Array, row: int, count: int) -> np.ndarray:
 def _part(block: np.ndarray, first_row: int, first_column: int) -> int:
     bits = np.ascontiguousarray(block).view(f"u{block.dtype.itemsize}").astype(np.uint32, copy=False)
     rows, columns = bits.shape
-    by_column = (bits * _weights(first_row, rows)[:, None]).sum(axis=0, dtype=np.uint32)
-    return int((by_column * _weights(first_column, columns)).sum(dtype=np.uint32))
+    by_column = (bits * _weights(_ROW, first_row, rows)[:, None]).sum(axis=0, dtype=np.uint32)
+    return int((by_column * _weights(_COLUMN, first_column, columns)).sum(dtype=np.uint32))
 
 
-def _weights(first: int, count: int) -> np.ndarray:
-    return np.arange(first, first + count, dtype=np.uint32) * np.uint32(0x9E3779B1) | np.uint32(1)
+def _weights(step: np.uint32, first: int, count: int) -> np.ndarray:
+    return np.arange(first, first + count, dtype=np.uint32) * step | np.uint32(1)
 
 
 def _rows_at_once(shape: tuple[int, ...]) -> int:

@@ -1,20 +1,18 @@
-"""The folder of a converted checkpoint: how it is laid out, written and read back.
+"""The folder of a converted checkpoint: how it is laid out and how it is read.
 
     checkpoint.json   the model's config, the weights' dtype, a fingerprint a parameter
     params/           the parameters, as Orbax writes them: nested by the parts of their dotted names
     tokenizer/        the tokenizer's files, as they came
     source.json       from what it was made: file names, sizes and hashes; the published config
 
-Parameters are written and read a few at a time, so that memory follows the largest of them.
+`depcap_jax.writer` writes it; here it is read, so that memory follows the largest parameter.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,10 +25,9 @@ import numpy as np
 import tensorstore as ts
 from jax.sharding import Sharding
 from jax.typing import DTypeLike
-from orbax.checkpoint import v1 as orbax
 
 from depcap_jax.errors import CheckpointConfigError, CheckpointError
-from depcap_jax.fingerprint import fingerprint, fingerprint_array
+from depcap_jax.fingerprint import fingerprint_array
 from depcap_jax.models import ConfigError, ModelConfig
 from depcap_jax.models.parameters import leaf_shapes
 from depcap_jax.models.sharding import place
@@ -47,13 +44,7 @@ DTYPES: dict[str, np.dtype] = {
 }
 """The dtypes that weights may have."""
 
-_VERSION = 1
-
-# Small parameters go together in one call of Orbax, which costs 20 to 40 ms however little it moves.
-_GROUP_BYTES = 64 << 20
-
-# Above 32 MB the C library gives a buffer back to the system as soon as it is freed.
-_CHUNK_BYTES = 64 << 20
+VERSION = 1
 
 
 def dtype_name(dtype: DTypeLike) -> str:
@@ -103,81 +94,6 @@ def check_target(target: Path, *, overwrite: bool) -> Path:
     if taken and not is_stored(target):
         raise CheckpointError(f"target {target} is no converted checkpoint; it will not be overwritten")
     return target.resolve()
-
-
-class ParameterWriter:
-    """Writes the parameters and the manifest of a checkpoint into a folder, one parameter at a time.
-
-    The folder is a checkpoint only after `finish`.
-    """
-
-    def __init__(self, folder: Path, config: ModelConfig, dtype: str):
-        self._folder = folder.absolute()
-        self._config = config
-        self._dtype = dtype
-        self._fingerprints: dict[str, int] = {}
-        self._waiting: dict[str, np.ndarray] = {}
-
-    def add(self, leaf: str, values: np.ndarray) -> None:
-        """Takes one parameter, which must not change afterwards; it is written now or with the next ones."""
-        self._fingerprints[leaf] = fingerprint(values)
-        self._waiting[leaf] = values
-        if sum(array.nbytes for array in self._waiting.values()) >= _GROUP_BYTES:
-            self._flush()
-
-    def finish(self) -> None:
-        """Writes what is left, and the manifest."""
-        self._flush()
-        with _quiet_orbax():
-            orbax.partial.finalize(str(self._folder / PARAMS))
-        manifest = {
-            "version": _VERSION,
-            "dtype": self._dtype,
-            "config": self._config.to_dict(),
-            "fingerprints": self._fingerprints,
-        }
-        write_json(self._folder / MANIFEST, manifest)
-
-    def _flush(self) -> None:
-        if self._waiting:
-            with _quiet_orbax(), _orbax_context():
-                orbax.partial.save(str(self._folder / PARAMS), _nested(self._waiting))
-        self._waiting = {}
-        _return_freed_memory()
-
-
-def _orbax_context() -> orbax.Context:
-    context = orbax.Context()
-    saving = context.array.saving
-    # Weights are nearly random bits: compressing them costs more time than it saves in bytes.
-    saving.use_compression = False
-    # A file a chunk. Orbax's database of chunks (OCDBT) encodes a whole array before it writes any of it:
-    # for an array of 2 GB, 10 s and 2 GB more in memory, against 2 to 8 s and 1 GB.
-    saving.use_ocdbt = False
-    # Orbax cuts the longer axis, which in all our matrices is the one that a mesh splits, so that a
-    # device reads little more than its own part.
-    saving.storage_options.chunk_byte_size = _CHUNK_BYTES
-    context.memory.deepcopy_host_arrays = False
-    return context
-
-
-@contextlib.contextmanager
-def _quiet_orbax() -> Iterator[None]:
-    """Silences what Orbax logs about every save without OCDBT."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _return_freed_memory() -> None:
-    """Hands freed buffers back to the system, where its C library would keep up to a gigabyte of them."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 class StoredCheckpoint:
@@ -283,10 +199,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     manifest = read_json(path)
-    if manifest.get("version") != _VERSION:
-        raise CheckpointError(
-            f"{path} has version {manifest.get('version')!r}; this library reads {_VERSION}"
-        )
+    if manifest.get("version") != VERSION:
+        raise CheckpointError(f"{path} has version {manifest.get('version')!r}; this library reads {VERSION}")
     if manifest.get("dtype") not in DTYPES:
         raise CheckpointError(f"{path} has dtype {manifest.get('dtype')!r}; allowed: {', '.join(DTYPES)}")
     for name in ("config", "fingerprints"):
@@ -305,14 +219,3 @@ def _cast(array: jax.Array, dtype: str, leaf: str, folder: Path) -> jax.Array:
             "float16 ends at 65504: choose bfloat16 or float32"
         )
     return cast
-
-
-def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for leaf, value in leaves.items():
-        *parents, last = leaf.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = value
-    return tree
