@@ -49,6 +49,8 @@ def generate(
     if lengths.shape != (batch,):
         raise ValueError(f"prompt_lengths must have shape [{batch}], got {list(lengths.shape)}")
     _check_prompts(model, prompt_ids, lengths, config.gen_length)
+    # Thresholds given as 1, 1.0 or an array are one program's data.
+    config = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
     return _generate(model, prompt_ids, lengths, config, _row_keys(key, batch, config))
 
 
@@ -96,7 +98,7 @@ def _as_ints(name: str, value: jax.Array | np.ndarray) -> jax.Array | np.ndarray
     array = value if isinstance(value, jax.Array) else np.asarray(value)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
-    return array
+    return array.astype(np.int32)
 
 
 def _check_prompts(

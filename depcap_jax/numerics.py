@@ -132,30 +132,47 @@ def kl_divergence(current: Compressed, previous: Compressed) -> jax.Array:
     return jnp.sum(jnp.where(p > 0, p * (current.log_p - log_q), 0.0), axis=-1)
 
 
-def smooth(x: jax.Array, width: jax.Array) -> jax.Array:
-    """Centred mean of 3 over x [B, W], with zeros before 0 and from `width` [B] on."""
+class Exact(NamedTuple):
+    """A sum of float32 numbers to about twice their precision: `high` rounded, `low` what rounding lost."""
+
+    high: jax.Array
+    low: jax.Array
+
+
+def smooth(x: jax.Array, width: jax.Array) -> Exact:
+    """Centred sums of 3 over x [B, W], with zeros before 0 and from `width` [B] on.
+
+    Neighbouring sums share two terms and may differ by a third that is far smaller. float64 sees that
+    difference, and the sign of S hangs on it; so these sums are exact. (The mean's factor of 1/3 would
+    cancel in `robust_scale`.)
+    """
     x = jnp.where(jnp.arange(x.shape[-1]) < width[:, None], x, 0.0)
     padded = jnp.pad(x, ((0, 0), (1, 1)))
-    return (padded[:, :-2] + x + padded[:, 2:]) / 3.0
+    pair, lost = _two_sum(padded[:, :-2], x)
+    total, lost_too = _two_sum(pair, padded[:, 2:])
+    return Exact(*_two_sum(total, lost + lost_too))
 
 
-def robust_scale(x: jax.Array, width: jax.Array) -> jax.Array:
+def robust_scale(x: Exact, width: jax.Array) -> jax.Array:
     """(x - median) / (q3 - q1) over the first `width` [B] entries of x [B, W]; all three are elements."""
-    ordered = jnp.sort(jnp.where(jnp.arange(x.shape[-1]) < width[:, None], x, jnp.inf), axis=-1)
+    inside = jnp.arange(x.high.shape[-1]) < width[:, None]
+    ordered = Exact(*lax.sort((jnp.where(inside, x.high, jnp.inf), x.low), num_keys=2))
     last = jnp.maximum(width, 1)[:, None] - 1
 
-    def element(index: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(ordered, index, axis=-1)
+    def element(index: jax.Array) -> Exact:
+        return Exact(*(jnp.take_along_axis(part, index, axis=-1) for part in ordered))
 
     median, q1, q3 = element(last // 2), element(last // 4), element(3 * last // 4)
-    return _difference(x, median) / jnp.maximum(_difference(q3, q1), 1e-15)
+    # The floor is that of means; these are sums of three.
+    return _difference(x, median) / jnp.maximum(_difference(q3, q1), 3e-15)
 
 
-def _difference(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a - b, and exactly 0 where they are equal but for rounding.
+def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """a + b rounded, and exactly what the rounding lost (Knuth)."""
+    total = a + b
+    b_part = total - a
+    return total, (a - (total - b_part)) + (b - b_part)
 
-    A compiler may compute one number twice with different rounding (fused multiply-adds), and the sign of
-    the median's difference from itself decides a block's end: it must be 0.
-    """
-    resolution = 4 * jnp.finfo(jnp.float32).eps * jnp.maximum(jnp.abs(a), jnp.abs(b))
-    return jnp.where(jnp.abs(a - b) <= resolution, 0.0, a - b)
+
+def _difference(a: Exact, b: Exact) -> jax.Array:
+    return (a.high - b.high) + (a.low - b.low)
