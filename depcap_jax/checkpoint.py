@@ -120,5 +120,5 @@ def _open(folder: Path) -> WeightSource:
 
 def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:
     if mesh is None:
-        return SingleDeviceSharding(jax.devices()[0])
+        return SingleDeviceSharding(jax.local_devices()[0])
     return weight_sharding(leaf, config, mesh)

@@ -78,8 +78,9 @@ def _reserve(folder: Path, sizes: list[int]) -> None:
     threads that outlive it.
     """
     largest = min(max(sizes), _CHUNK_BYTES)
+    headers = 16_384 * len(sizes) + 65_536  # and what disks round up
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        for number in range(math.ceil(sum(sizes) / largest)):
+        for number in range(math.ceil((sum(sizes) + headers) / largest)):
             with (Path(scratch) / str(number)).open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, largest)
 

@@ -14,6 +14,8 @@ from checkpoints import (
     golden_config,
     golden_forward,
     golden_tensors,
+    published_data,
+    read_index,
     run_convert,
     same_tensors,
     write_folder,
@@ -69,6 +71,21 @@ def test_saved_model_loads_as_it_was(family, converted_dir, tmp_path):
     model, _ = load(converted_dir / family, dtype="bfloat16")
     save(model, tmp_path / "saved")
     assert same_tensors(leaves_of(tmp_path / "saved"), leaves_of(converted_dir / family, dtype="bfloat16"))
+
+
+def test_table_is_that_of_the_published_checkpoint():
+    folder = published_data("llada-8b-instruct")
+    table = entries(ModelConfig.from_hf(folder / "config.json"))
+    assert {entry.key for entry in table} == read_index(folder).keys()
+
+
+def test_linked_files_are_followed(tmp_path, golden_dir):
+    """The cache of the Hugging Face hub is made of links to files elsewhere."""
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).symlink_to(golden_dir / "llada" / name)
+    assert main([str(folder), str(tmp_path / "out"), "--verify"]) == 0
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -64,6 +64,13 @@ def duplicate(folder):
     edit_tensors(folder, lambda t: t.update({WTE: np.zeros((512, 64), np.float32)}), other)
 
 
+def move_out(folder, name):
+    """Puts a shard, whole as it is, elsewhere, and lets the index say where."""
+    shutil.move(folder / FIRST, folder.parent / "elsewhere.safetensors")
+    index = read_index(folder)
+    write_index(folder, {key: name if shard == FIRST else shard for key, shard in index.items()})
+
+
 # What is done to a whole checkpoint (one file), and the words that the line must have.
 BROKEN_FILE = {
     "unknown tensor": (
@@ -111,12 +118,12 @@ BROKEN_FILE = {
 # The same for a checkpoint of two files with an index.
 BROKEN_SHARDS = {
     "index leaves the folder": (
-        lambda f: write_index(f, {**read_index(f), WTE: "../elsewhere.safetensors"}),
-        ["index.json", "'../elsewhere.safetensors'"],
+        lambda f: move_out(f, "../elsewhere.safetensors"),
+        ["index.json", "'../elsewhere.safetensors'", "file in"],
     ),
     "index names an absolute path": (
-        lambda f: write_index(f, {**read_index(f), WTE: str((f.parent / "x.safetensors").absolute())}),
-        ["index.json", "x.safetensors"],
+        lambda f: move_out(f, str((f.parent / "elsewhere.safetensors").absolute())),
+        ["index.json", "elsewhere.safetensors", "file in"],
     ),
     "index names no text": (
         lambda f: write_index(f, {**read_index(f), WTE: ["x"]}),  # type: ignore[dict-item]
@@ -170,7 +177,7 @@ def test_broken_source(name, tmp_path, capsys):
     damage, words = (BROKEN_FILE | BROKEN_SHARDS)[name]
     damage(folder)
     refuse([folder, tmp_path / "new" / "out"], words, capsys, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

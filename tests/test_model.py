@@ -136,14 +136,16 @@ def test_cached_pass_equals_plain_pass(family, golden_dir):
     np.testing.assert_allclose(part, expected, atol=1e-4)
 
 
-def test_what_may_not_be_written_keeps_its_keys_and_values(golden_dir):
+@pytest.mark.parametrize("length", [8, 37], ids=["part", "whole canvas"])
+def test_what_may_not_be_written_keeps_its_keys_and_values(length, golden_dir):
     model, _ = load(golden_dir / "llada")
     ids = jnp.asarray(golden_forward("llada")[0])
     valid = jnp.ones(ids.shape, bool)
     _, cache = hidden(model, ids, valid=valid, cache=model.init_cache(*ids.shape))
-    others = (ids[:, :8] + 1) % 500
+    others = (ids[:, :length] + 1) % 500
+    start = jnp.zeros(2, jnp.int32) if length < ids.shape[1] else None
     write = jnp.zeros(others.shape, bool).at[:, 3].set(True)
-    _, updated = hidden(model, others, valid=valid, start=jnp.zeros(2, jnp.int32), cache=cache, write=write)
+    _, updated = hidden(model, others, valid=valid, start=start, cache=cache, write=write)
     assert cache is not None
     assert updated is not None
     changed = np.asarray((updated[0].k != cache[0].k).any(axis=(0, 1, 2)))
