@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import re
+import sys
 
 import jax
 import ml_dtypes
@@ -208,6 +211,16 @@ def test_progress_counts_bytes_to_the_end(golden_dir, tmp_path):
         assert done[0][0] == 0
         assert done[-1] == (829_184, 829_184)
         assert done == sorted(done)
+
+
+def test_bar_shows_bytes_rate_and_time_left_on_a_terminal(golden_dir, tmp_path, monkeypatch):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main([str(golden_dir / "llada"), str(tmp_path / "out"), "--verify"]) == 0
+    for phase in ("converting", "verifying"):
+        last = terminal.getvalue().split(f"{phase}:")[-1].split("\n")[0]
+        assert re.search(r"829k/829k \[\d\d:\d\d<\d\d:\d\d, +[\d.]+[kM]?B/s\]", last)
 
 
 def test_overwrite_replaces_a_checkpoint_and_its_tokenizer(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from depcap_jax import fingerprint as module
 from depcap_jax.fingerprint import fingerprint, fingerprint_array
 
 SHAPES = [(1,), (7,), (4096,), (3, 5), (130, 17), (1, 1 << 21), (1 << 21, 1)]
@@ -16,7 +17,7 @@ SHAPES = [(1,), (7,), (4096,), (3, 5), (130, 17), (1, 1 << 21), (1 << 21, 1)]
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_array_on_a_device_has_the_same_one(shape, dtype):
+def test_array_on_a_device_has_the_same_one(shape, dtype, monkeypatch):
     values = np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
     bits = values.view(f"u{values.dtype.itemsize}").astype(object)
     rows = [(i * 0x9E3779B1 % 2**32) | 1 for i in range(shape[0])]
@@ -28,6 +29,10 @@ def test_array_on_a_device_has_the_same_one(shape, dtype):
             for j, column in enumerate(columns)
         )
         assert fingerprint(values) == total % 2**32
+    assert fingerprint_array(jnp.asarray(values)) == fingerprint(values)
+    # As from an accelerator: in pieces that need not divide the array.
+    monkeypatch.setattr(module, "_shares_memory", lambda _: False)
+    monkeypatch.setattr(module, "_TRANSFER", max(1, values.size // 3))
     assert fingerprint_array(jnp.asarray(values)) == fingerprint(values)
 
 
