@@ -113,14 +113,25 @@ class BlockCache:
         self, model: DiffusionLM, state: DecodeState, plan: Plan, sizes: Sizes
     ) -> tuple[jax.Array, Any]:
         """A full pass if any row refreshes, else one over the spans."""
-        span_end = state.block_end if self.keep_suffix else state.answer_end
-        needed = jnp.max(jnp.where(plan.active, span_end - state.block_start, 0))
-        widths = block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
-        known, window = (model, state, plan, span_end), sizes.window
-        branches = [functools.partial(_span_pass, *known, width=width, window=window) for width in widths]
+        known, window = (model, state, plan, self._span_end(state)), sizes.window
+        branches = [
+            functools.partial(_span_pass, *known, width=width, window=window) for width in self.widths(sizes)
+        ]
         branches.append(functools.partial(_full_pass, *known, window=window))
-        branch = jnp.where(jnp.any(plan.refresh), len(widths), choose_width(widths, needed))
-        return _switch_in_place(branch, branches, state.kv)
+        return _switch_in_place(self.choose(state, plan, sizes), branches, state.kv)
+
+    def widths(self, sizes: Sizes) -> tuple[int, ...]:
+        """The widths that are compiled for spans."""
+        return block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
+
+    def choose(self, state: DecodeState, plan: Plan, sizes: Sizes) -> jax.Array:
+        """Index into `widths` of the narrowest one that holds all spans; one past them for a full pass."""
+        widths = self.widths(sizes)
+        needed = jnp.max(jnp.where(plan.active, self._span_end(state) - state.block_start, 0))
+        return jnp.where(jnp.any(plan.refresh), len(widths), choose_width(widths, needed))
+
+    def _span_end(self, state: DecodeState) -> jax.Array:
+        return state.block_end if self.keep_suffix else state.answer_end
 
 
 @policy

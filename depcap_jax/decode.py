@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.caching import Plan, block_widths, choose_width, start_widths
+from depcap_jax.caching import Plan, Sizes, block_widths, choose_width, start_widths
 from depcap_jax.config import DecodeConfig
 from depcap_jax.sampling import predict
 from depcap_jax.types import DecodeResult, DecodeState, DiffusionLM, Status, window_at
@@ -96,6 +96,18 @@ def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax
     return live
 
 
+def plan_turn(
+    model: DiffusionLM, state: DecodeState, config: DecodeConfig
+) -> tuple[DecodeState, Plan, jax.Array]:
+    """Who takes part in the next turn, and which rows open a block [B]; those move to its start."""
+    live = is_live(model, state, config)
+    first = _first(state.open)
+    at_start = live & (first >= state.block_end)
+    plan = config.cache.plan(state, live, at_start)
+    opening = at_start & plan.active
+    return dataclasses.replace(state, block_start=jnp.where(opening, first, state.block_start)), plan, opening
+
+
 def decode_step(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
     """One turn: at most one forward pass, and at least one commit in every row that takes part.
 
@@ -164,14 +176,26 @@ def _choose(
     opening: jax.Array,
 ) -> Choice:
     """Partition and selection, with the head run on no more positions than they look at."""
-    sizes = config.sizes
+    branches = [
+        functools.partial(_choose_in, width=width, at_start=at_start)
+        for width, at_start in head_widths(config.sizes)
+    ]
+    branch = choose_head_width(state, plan, opening, config.sizes)
+    return lax.switch(branch, branches, model, hidden, state, config, plan, opening)
+
+
+def head_widths(sizes: Sizes) -> tuple[tuple[int, bool], ...]:
+    """The widths that the head is compiled for, and whether each serves a turn on which a block opens."""
     steps, starts = block_widths(sizes), start_widths(sizes)
-    branches = [functools.partial(_choose_in, width=width, at_start=False) for width in steps]
-    branches += [functools.partial(_choose_in, width=width, at_start=True) for width in starts]
+    return (*((width, False) for width in steps), *((width, True) for width in starts))
+
+
+def choose_head_width(state: DecodeState, plan: Plan, opening: jax.Array, sizes: Sizes) -> jax.Array:
+    """Index into `head_widths` of the narrowest one that holds what this turn looks at."""
+    steps, starts = block_widths(sizes), start_widths(sizes)
     block = jnp.max(jnp.where(plan.active, state.block_end - state.block_start, 0))
     ahead = jnp.max(jnp.where(plan.active, state.answer_end - state.block_start, 0))
-    branch = jnp.where(jnp.any(opening), len(steps) + choose_width(starts, ahead), choose_width(steps, block))
-    return lax.switch(branch, branches, model, hidden, state, config, plan, opening)
+    return jnp.where(jnp.any(opening), len(steps) + choose_width(starts, ahead), choose_width(steps, block))
 
 
 def _choose_in(

@@ -50,8 +50,8 @@ def generate(
         raise ValueError(f"prompt_lengths must have shape [{batch}], got {list(lengths.shape)}")
     _check_prompts(model, prompt_ids, lengths, config.gen_length)
     # Thresholds given as 1, 1.0 or an array are one program's data.
-    config = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
-    return _generate(model, prompt_ids, lengths, config, _row_keys(key, batch, config))
+    as_data: DecodeConfig = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
+    return _generate(model, prompt_ids, lengths, as_data, _row_keys(key, batch, config))
 
 
 @jax.jit

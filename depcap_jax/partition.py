@@ -206,8 +206,9 @@ class DepGABlocks:
         width = min(self.l_max, prediction.token.shape[-1])
         window = jnp.minimum(remaining, width)
         offset = start - memory.start
-        previous = jax.tree.map(lambda x: _shift(x, offset, width), memory.ahead)
-        influence = numerics.kl_divergence(jax.tree.map(lambda x: x[:, :width], current), previous)
+        # Over all that was compressed, not just the window: a slice of the top K would make XLA sort.
+        previous = jax.tree.map(lambda x: _shift(x, offset, current.floor.shape[-1]), memory.ahead)
+        influence = numerics.kl_divergence(current, previous)[:, :width]
         # Further ahead than the last start looked (a gap was jumped over): nothing is known of an influence.
         known = offset[:, None] + jnp.arange(width) < memory.ahead.floor.shape[-1]
         influence = jnp.where(known, influence, 0.0)
