@@ -1,19 +1,22 @@
 """DepCap and its baselines: fast decoding of diffusion language models in JAX."""
 
 from depcap_jax.caching import DualCache, NoCache, PrefixCache
-from depcap_jax.checkpoint import load
+from depcap_jax.checkpoint import load, save
 from depcap_jax.config import RECIPES, DecodeConfig, recipe, recipe_settings
 from depcap_jax.decode import decode, decode_step, finish, init_state, is_live, swap_rows
+from depcap_jax.errors import CheckpointError
 from depcap_jax.generate import generate, start
 from depcap_jax.models import ModelConfig, Transformer
 from depcap_jax.partition import AdaBlocks, DepGABlocks, FixedBlocks
 from depcap_jax.sampling import Sampling
 from depcap_jax.select import ConfidenceThreshold, ConflictFree, FactorThreshold, TopOne
+from depcap_jax.text import Infilled, RepliesError, Reply, TextGenerator
 from depcap_jax.types import DecodeError, DecodeResult, DecodeState, Status, raise_for_status
 
 __all__ = [
     "RECIPES",
     "AdaBlocks",
+    "CheckpointError",
     "ConfidenceThreshold",
     "ConflictFree",
     "DecodeConfig",
@@ -24,11 +27,15 @@ __all__ = [
     "DualCache",
     "FactorThreshold",
     "FixedBlocks",
+    "Infilled",
     "ModelConfig",
     "NoCache",
     "PrefixCache",
+    "RepliesError",
+    "Reply",
     "Sampling",
     "Status",
+    "TextGenerator",
     "TopOne",
     "Transformer",
     "decode",
@@ -41,6 +48,7 @@ __all__ = [
     "raise_for_status",
     "recipe",
     "recipe_settings",
+    "save",
     "start",
     "swap_rows",
 ]

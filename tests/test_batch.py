@@ -13,7 +13,7 @@ import pytest
 import depcap_jax as dc
 
 LENGTHS = np.array([5, 23, 12, 30])
-EOS = 509
+CACHES = {"prefix": dc.PrefixCache, "dual": dc.DualCache}
 
 
 def prompts(width: int = 32) -> np.ndarray:
@@ -48,7 +48,7 @@ def test_alone_in_a_batch_in_any_order_and_padding(family, cache):
         assert answers(model, prompts(40)[i : i + 1], LENGTHS[i : i + 1], config) == together[i : i + 1]
     if cache != "none":
         # Rows that do not wait for each other refresh while others are inside a block.
-        impatient = dataclasses.replace(config, cache=dataclasses.replace(config.cache, quorum=0.0))
+        impatient = dataclasses.replace(config, cache=CACHES[cache](quorum=0.0))
         assert answers(model, ids, LENGTHS, impatient) == together
 
 
@@ -88,7 +88,8 @@ def test_driving_the_loop_and_swapping_rows():
     expected = answers(model, ids, LENGTHS, config)
     step, begin = jax.jit(dc.decode_step), jax.jit(dc.start)
     state = begin(model, ids[:2], jnp.asarray(LENGTHS[:2]), config)
-    rows, waiting, finished = [0, 1], [2, 3], {}
+    rows: list[int | None] = [0, 1]
+    waiting, finished = [2, 3], {}
     for _ in range(400):
         result = dc.finish(model, state, config)
         for slot in np.flatnonzero(~np.asarray(dc.is_live(model, state, config))):

@@ -23,7 +23,8 @@ def test_one_block_refreshed_at_every_step_is_no_cache(cache):
     settings = {"gen_length": 32, "block_length": 32, "stop_at_eos": False}
     plain = run(dc.recipe("cap", **settings))
     cached = dc.recipe("cap", cache=cache, **settings)
-    always = dataclasses.replace(cached, cache=dataclasses.replace(cached.cache, refresh_every=1))
+    policy = {"prefix": dc.PrefixCache, "dual": dc.DualCache}[cache]
+    always = dataclasses.replace(cached, cache=policy(refresh_every=1))
     refreshed, stale = run(always), run(cached)
     for field in ("tokens", "nfe", "commit_step"):
         np.testing.assert_array_equal(getattr(refreshed, field), getattr(plain, field))

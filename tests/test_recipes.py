@@ -23,9 +23,10 @@ def test_every_recipe_builds(name, cache):
 def test_the_papers_defaults():
     config = dc.recipe("depcap")
     assert config == dc.DecodeConfig()
-    assert (config.partition.l_min, config.partition.l_max, config.partition.top_k_cache) == (8, 128, 64)
-    assert (config.partition.lambda_u, config.partition.certainty_floor) == (1.2, 0.0)
-    assert (config.select.tau_low, config.select.tau_high, config.select.gamma) == (0.8, 0.95, -16.0)
+    assert config.partition == dc.DepGABlocks(
+        l_min=8, l_max=128, top_k_cache=64, lambda_u=1.2, certainty_floor=0.0
+    )
+    assert config.select == dc.ConflictFree(tau_low=0.8, tau_high=0.95, gamma=-16.0)
     assert (config.gen_length, config.stop_at_eos, config.sampling) == (256, True, None)
 
 
