@@ -16,10 +16,14 @@ from depcap_jax.tiny import task, tokenizer
 
 ANSWER_LENGTH = 128
 # Canvas length and rows: about the same number of tokens in each, so that one step costs about the same.
-BUCKETS = ((40, 64), (56, 46), (72, 36), (112, 23))
-FULL = (168, 15)
+BUCKETS = ((32, 64), (48, 42), (72, 28), (112, 18))
+FULL = (168, 12)
 _ROUND = 512
+# A decoder always faces the full length, where a short answer drowns in masks: that must be seen often.
+_FULL_BATCHES = 4
 _WIDENING_ROUNDS = 50
+# Copying from the prompt is learned quickly from problems that ask for nothing else, and slowly among others.
+_COPYING_ROUNDS = 20
 # A row with one masked token out of a hundred would otherwise count a hundredfold and drown the others.
 _MAX_WEIGHT = 12.0
 # The lengths of the windows that block-wise decoders work on.
@@ -59,11 +63,17 @@ class Batches:
     def round(self, index: int) -> list[Batch]:
         """The batches of round `index`, in a random order of lengths."""
         level = min(1.0, 0.2 + index / _WIDENING_ROUNDS)
-        drawn = itertools.islice(task.problems((self.seed, index), held_out=False, level=level), _ROUND)
+        kinds = ("choose", "shuffle") if index < _COPYING_ROUNDS else (None,)
+        streams = [
+            task.problems((self.seed, index), held_out=False, kind=kind, level=level) for kind in kinds
+        ]
+        drawn = itertools.islice(itertools.chain.from_iterable(zip(*streams, strict=True)), _ROUND)
         waiting = encode(self._tokenizer, list(drawn))
         rng = np.random.default_rng((self.seed, index))
-        chunks = [(FULL[0], waiting[: FULL[1]])]
-        spare, rest = waiting, waiting[FULL[1] :]
+        length, rows = FULL
+        whole = _FULL_BATCHES * rows
+        chunks = [(length, waiting[i : i + rows]) for i in range(0, whole, rows)]
+        spare, rest = waiting, waiting[whole:]
         for length, rows in BUCKETS:
             fitting = [row for row in rest if row.length <= length]
             rest = [row for row in rest if row.length > length]

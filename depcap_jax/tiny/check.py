@@ -46,7 +46,7 @@ def _steps(prompt: str, reply: str) -> bool:
     start, goal, count = map(int, _read(r"Go from (\d+) to (\d+) in (\d+) steps\.", prompt).groups())
     lines, total = reply.split("\n"), start
     for line in lines:
-        step = re.fullmatch(rf"{total} \+ ([1-9]) = (\d+)", line)
+        step = re.fullmatch(rf"{total} \+ ([1-6]) = (\d+)", line)
         if step is None or int(step[2]) != total + int(step[1]):
             return False
         total += int(step[1])
@@ -80,7 +80,7 @@ def _story(prompt: str, reply: str) -> bool:
     total, position, friends = int(number), len(opening), set()
     visit = re.compile(
         rf" (?:{hero} met (?P<a>{_NAME})|(?P<b>{_NAME}) came to {hero}|Then (?P<c>{_NAME}) came)\."
-        rf" (?P<giver>{_NAME}) gave (?P<taker>{_NAME}) (?P<amount>[2-9]) {things}\."
+        rf" (?P<giver>{_NAME}) gave (?P<taker>{_NAME}) (?P<amount>[2-6]) {things}\."
         rf" (?P=taker) thanked (?P=giver)\. (?:Now|So) {hero} has (?P<total>\d+) {things}\."
     )
     while position < len(reply):

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from flax import nnx
 from optax import contrib
 from tqdm import tqdm
 
+from convert.export import export
 from depcap_jax.models import ModelConfig, Transformer
 from depcap_jax.models.config import Family
 from depcap_jax.tiny import task, tokenizer
@@ -32,12 +34,14 @@ from depcap_jax.tiny.batches import BUCKETS, Batch, Batches, fixed_masks
 
 Params = dict[str, jax.Array]
 
-PEAK_RATE = 5e-3
+PEAK_RATE = 6e-3
 _WARMUP_STEPS = 100
 _STEADY = 0.4
 _AVERAGE = 0.998
-_SAVE_SECONDS = 120.0
-_LOG_STEPS = 25
+_SAVE_SECONDS = 60.0
+# A process that was suspended must not find its learning rate gone when it wakes.
+_LONGEST_STEP = 60.0
+_LOG_STEPS = 50
 _EVALUATE_STEPS = 250
 
 
@@ -50,12 +54,12 @@ def model_config(family: Family) -> ModelConfig:
         family=family,
         vocab_size=size,
         embedding_size=size,
-        width=256,
+        width=128,
         num_layers=4,
-        num_heads=8,
-        num_kv_heads=4,
+        num_heads=4,
+        num_kv_heads=2,
         head_dim=32,
-        ff_width=512,
+        ff_width=384,
         rope_theta=10_000.0,
         norm_eps=1e-6 if dream else 1e-5,
         qkv_bias=dream,
@@ -81,6 +85,15 @@ class Weights:
         return jax.tree.unflatten(self._structure, [params[name] for name in self._names])
 
 
+def head_start(params: Params) -> Params:
+    """Initial weights that make copying easy: the head reads what the embedding writes.
+
+    Embeddings have unit size, so that the first steps do not wash away what tells tokens apart.
+    """
+    embed = params[".embed.value"] / 0.02
+    return {**params, ".embed.value": embed, ".head.value": 0.04 * embed.T}
+
+
 def token_losses(model: Transformer, batch: Batch) -> jax.Array:
     """Cross-entropy [B, T] of the clean tokens, given the noisy ones."""
     hidden, _ = model.hidden(jnp.asarray(batch.noisy), valid=jnp.asarray(batch.valid))
@@ -99,7 +112,7 @@ def optimizer() -> optax.GradientTransformation:
         1.0,
         ns_steps=3,  # a rough orthogonalisation learns as fast here and costs half
         preconditioning="aol",
-        adam_learning_rate=0.6,
+        adam_learning_rate=0.2,
         weight_decay=0.01,
         adam_b2=0.98,
         muon_weight_dimension_numbers=matrices,  # type: ignore[arg-type]  # a callable is documented
@@ -147,7 +160,7 @@ class Run:
     ):
         self.config, self.folder = model_config(family), folder
         self.weights = Weights(Transformer(self.config, rngs=nnx.Rngs(seed)))
-        params = self.weights.initial
+        params = head_start(self.weights.initial)
         self.state: State = {
             "params": params,
             "average": jax.tree.map(jnp.copy, params),
@@ -204,14 +217,15 @@ class Run:
         if (minutes is None) == (steps is None):
             raise ValueError("give either minutes or steps")
         losses: list[float] = []
-        begun, saved = time.monotonic() - self.seconds, time.monotonic()
+        last = saved = time.monotonic()
         batches = self._data.round(self.round)
         total = steps if steps is not None else round((minutes or 0) * 60)
         bar = tqdm(
             total=total, unit="step" if steps is not None else "s", disable=quiet or not sys.stderr.isatty()
         )
         while True:
-            self.seconds = time.monotonic() - begun
+            now = time.monotonic()
+            self.seconds, last = self.seconds + min(now - last, _LONGEST_STEP), now
             done = self.step if steps is not None else self.seconds
             if done >= total:
                 break
@@ -261,6 +275,26 @@ class Run:
         """The model with the averaged weights."""
         return self.weights.model(self.state["average"])
 
+    def export(self) -> Path:
+        """Writes the averaged weights in float16, in the published layout, to the run's folder `model`."""
+        saver = types.SimpleNamespace(save_pretrained=tokenizer.save)
+        return export(self.model(), self.folder / "model", dtype="float16", tokenizer=saver, overwrite=True)
+
+
+def draw(folder: Path) -> None:
+    """Draws the loss curve of a run as `loss.png`, if matplotlib is there."""
+    try:
+        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
+    except ImportError:
+        return
+    lines = (json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    curve = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*curve, strict=True))
+    axes.set(xlabel="step", ylabel="loss", yscale="log")
+    figure.savefig(folder / "loss.png")
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Reads the command line and trains."""
@@ -280,6 +314,8 @@ def main(arguments: list[str] | None = None) -> None:
     run = Run(chosen.family, folder, seed=chosen.seed, resume=chosen.resume, start=chosen.start)
     minutes = 80.0 if chosen.minutes is None and chosen.steps is None else chosen.minutes
     run.train(minutes=minutes, steps=chosen.steps)
+    print(f"the model is in {run.export()}")
+    draw(folder)
 
 
 if __name__ == "__main__":
