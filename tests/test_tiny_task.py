@@ -154,9 +154,3 @@ def test_saved_tokenizer_renders_the_training_prompt(tmp_path):
             loaded.decode([*loaded(problem.answer).input_ids, 0, 0], skip_special_tokens=True)
             == problem.answer
         )
-
-
-def test_embedded_models_have_names():
-    assert tiny.path("tiny-llada").name == "llada"
-    with pytest.raises(ValueError, match="tiny-dream"):
-        tiny.path("tiny-gpt")

@@ -1,4 +1,4 @@
-"""Two small diffusion language models that were really trained, and the task whose answers can be checked."""
+"""A task whose answers can be checked, and the script that trains small diffusion language models on it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ from pathlib import Path
 
 from depcap_jax.tiny.task import Problem
 
-MODELS = {"tiny-llada": "llada", "tiny-dream": "dream"}
-"""The embedded models by name, and the folder of each beside this file."""
-
-__all__ = ["MODELS", "Problem", "held_out", "path"]
-
-
-def path(name: str) -> Path:
-    """The folder of an embedded model, in the published PyTorch layout.
-
-    Raises:
-      ValueError: if there is no embedded model of that name.
-    """
-    if name not in MODELS:
-        raise ValueError(f"no embedded model {name!r}; there are {' and '.join(MODELS)}")
-    return Path(__file__).parent / MODELS[name]
+__all__ = ["Problem", "held_out"]
 
 
 def held_out() -> list[Problem]:

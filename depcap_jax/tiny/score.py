@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from depcap_jax.checkpoint import load
 from depcap_jax.config import RECIPES, DecodeConfig, recipe
 from depcap_jax.generate import generate
 from depcap_jax.models import Transformer
-from depcap_jax.tiny import MODELS, Problem, held_out, path, tokenizer
+from depcap_jax.tiny import Problem, held_out, tokenizer
 from depcap_jax.tiny.batches import ANSWER_LENGTH, encode
 from depcap_jax.types import raise_for_status
 
@@ -77,7 +76,7 @@ def summary(answered: Sequence[Reply]) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> None:
     """Reads the command line and prints the summary as one line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m depcap_jax.tiny.score", description=__doc__)
-    parser.add_argument("--model", default="tiny-llada", help=f"{', '.join(MODELS)} or a folder")
+    parser.add_argument("--model", required=True, help="a checkpoint's folder")
     parser.add_argument("--recipe", choices=RECIPES, default="depcap")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="the recipe's settings")
     parser.add_argument("--count", type=int, default=500, help="the first so many held-out problems")
@@ -94,8 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
         config = recipe(chosen.recipe, **settings)
     except ValueError as error:
         parser.error(str(error))
-    folder = path(chosen.model) if chosen.model in MODELS else Path(chosen.model)
-    model, _ = load(folder, dtype=chosen.dtype)
+    model, _ = load(chosen.model, dtype=chosen.dtype)
     answered = replies(model, held_out()[: chosen.count], config)
     for reply in [reply for reply in answered if not reply.right][: chosen.wrong]:
         print(f"{reply.problem.prompt}\n{reply.text}\n")
