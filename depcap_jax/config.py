@@ -34,6 +34,14 @@ class DecodeConfig:
     """End a row once its answer has reached an end-of-text token with nothing open before it."""
 
     def __post_init__(self) -> None:
+        for name, example in (
+            ("partition", "DepGABlocks()"),
+            ("select", "TopOne()"),
+            ("cache", "DualCache()"),
+        ):
+            value = getattr(self, name)
+            if value is None or isinstance(value, (str, type)):
+                raise ValueError(f"{name} must be a policy, such as {example}, got {value!r}")
         check_count("gen_length", self.gen_length, 1)
         if not isinstance(self.stop_at_eos, bool):
             raise ValueError(f"stop_at_eos must be True or False, got {self.stop_at_eos!r}")

@@ -90,8 +90,8 @@ def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax
     """[B] rows that still have something to decode."""
     live = jnp.any(state.open, axis=1) & (state.status == Status.OK)
     if config.stop_at_eos:
-        position = jnp.arange(state.tokens.shape[1])
-        settled = (position >= state.answer_start[:, None]) & (position < _first(state.open)[:, None])
+        reached = jnp.arange(state.tokens.shape[1]) < _first(state.open)[:, None]
+        settled = reached & (state.commit_step > 0)  # what was given, a prompt say, ends nothing
         live &= ~jnp.any(settled & _is_eos(model, state.tokens), axis=1)
     return live
 
@@ -114,11 +114,7 @@ def decode_step(model: DiffusionLM, state: DecodeState, config: DecodeConfig) ->
     Pure and jittable. A program may drive the loop itself with it: look at every state, and put new rows
     in the place of finished ones with `swap_rows`. Without a live row it changes nothing.
     """
-    live = is_live(model, state, config)
-    at_start = live & (_first(state.open) >= state.block_end)
-    plan = config.cache.plan(state, live, at_start)
-    opening = at_start & plan.active
-    state = dataclasses.replace(state, block_start=jnp.where(opening, _first(state.open), state.block_start))
+    state, plan, opening = plan_turn(model, state, config)
     hidden, kv = config.cache.forward(model, state, plan, config.sizes)
     choice = _choose(model, hidden, state, config, plan, opening)
     return _commit(dataclasses.replace(state, kv=kv), choice, plan, opening)
@@ -160,11 +156,7 @@ def finish(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Deco
 
 def swap_rows(state: DecodeState, rows: jax.Array, fresh: DecodeState) -> DecodeState:
     """`state` with the rows [B] bool taken from `fresh`, a state of the same shapes."""
-
-    def swap(old: jax.Array, new: jax.Array) -> jax.Array:
-        return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-    return jax.tree.map(swap, state, fresh)
+    return _where_rows(rows, fresh, state)
 
 
 def _choose(
@@ -225,11 +217,7 @@ def _choose_in(
         remaining = jnp.maximum(state.answer_end - state.block_start, 1)
         length, new_memory = config.partition(prediction, state.block_start, remaining, memory)
         block_end = jnp.where(opening, state.block_start + length, block_end)
-        memory = jax.tree.map(
-            lambda old, new: jnp.where(opening.reshape(-1, *[1] * (old.ndim - 1)), new, old),
-            memory,
-            new_memory,
-        )
+        memory = _where_rows(opening, new_memory, memory)
     in_block = window_at(state.open, state.block_start, width, False) & (position < block_end[:, None])
     candidates = in_block & plan.active[:, None]
     log_c = jnp.where(candidates, prediction.log_confidence, -jnp.inf)
@@ -263,6 +251,11 @@ def _commit(state: DecodeState, choice: Choice, plan: Plan, opening: jax.Array) 
         commit_step=jnp.where(taken, nfe[:, None], state.commit_step),
         block_sizes=jnp.where(slot & opening[:, None], size, state.block_sizes),
     )
+
+
+def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
+    """A pytree with the rows [B] of `new` and otherwise those of `old`."""
+    return jax.tree.map(lambda n, o: jnp.where(rows.reshape(-1, *[1] * (o.ndim - 1)), n, o), new, old)
 
 
 def _first(flags: jax.Array) -> jax.Array:

@@ -40,6 +40,8 @@ def generate(
         its row with a status instead: see `raise_for_status`.
     """
     config = DecodeConfig() if config is None else config
+    if not isinstance(config, DecodeConfig):
+        raise ValueError(f"config must be a DecodeConfig, such as recipe('depcap'), got {config!r}")
     prompt_ids = _as_ints("prompt_ids", prompt_ids)
     if prompt_ids.ndim != 2:
         raise ValueError(f"prompt_ids must have shape [B, P], got {list(prompt_ids.shape)}")

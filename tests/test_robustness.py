@@ -114,6 +114,15 @@ def test_bad_prompts_outside_jit_are_errors(model, ids, lengths, message):
         dc.generate(model, np.array(ids), None if lengths is None else np.array(lengths), config=quick())
 
 
+def test_a_config_is_no_name(model):
+    with pytest.raises(ValueError, match=r"config must be a DecodeConfig, such as recipe.* got 'depcap'"):
+        dc.generate(model, np.array([[1]]), config="depcap")  # type: ignore[arg-type]  # the mistake meant
+    with pytest.raises(ValueError, match="partition must be a policy, such as DepGABlocks"):
+        dc.DecodeConfig(partition=dc.DepGABlocks)  # type: ignore[arg-type]  # the mistake meant
+    with pytest.raises(ValueError, match=r"cache must be a policy.* got 'dual'"):
+        dc.DecodeConfig(cache="dual")  # type: ignore[arg-type]  # the mistake meant
+
+
 def test_sampling_needs_a_key(model):
     with pytest.raises(ValueError, match="needs a key"):
         dc.generate(model, np.array([[1]]), config=quick(temperature=1.0))
