@@ -7,11 +7,12 @@ partition, selection and commit together cost a twentieth of the passes.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ import numpy as np
 from flax import nnx
 
 from depcap_jax.caching import BlockCache
-from depcap_jax.config import DecodeConfig, recipe
+from depcap_jax.config import RECIPES, DecodeConfig, recipe
 from depcap_jax.decode import choose_head_width, decode_step, head_widths, is_live, plan_turn
 from depcap_jax.generate import generate, start
 from depcap_jax.models import ModelConfig, Transformer
@@ -188,10 +189,32 @@ def run(
                 yield measure(model, ids, name, cache=cache, gen_length=gen_length, repeats=repeats)
 
 
-def main() -> None:
-    """Prints the table."""
-    print(f"{'recipe':12}{'cache':8}{'batch':>5}{'turns':>7}{'tokens/s':>10}{'whole / bare passes':>21}")
-    for row in run():
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Reads the command line and prints the table, a line at a time."""
+    parser = argparse.ArgumentParser(
+        prog="python -m depcap_jax.bench",
+        description="Divides whole decodes by their own bare forward passes, on a random yardstick model.",
+        epilog="Example: python -m depcap_jax.bench --caches dual --batches 1 4 --repeats 5",
+    )
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["depcap"])
+    parser.add_argument("--caches", nargs="+", choices=["none", "prefix", "dual"], default=["none", "dual"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1], help="rows decoded together")
+    parser.add_argument("--gen-length", type=int, default=256, help="positions of an answer")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each pair is measured")
+    chosen = parser.parse_args(arguments)
+    if min(*chosen.batches, chosen.gen_length, chosen.repeats) < 1:
+        parser.error("--batches, --gen-length and --repeats must be at least 1")
+    print(
+        f"{'recipe':12}{'cache':8}{'batch':>5}{'turns':>7}{'tokens/s':>10}{'whole / bare passes':>21}",
+        flush=True,
+    )
+    for row in run(
+        recipes=tuple(chosen.recipes),
+        caches=tuple(chosen.caches),
+        batches=tuple(chosen.batches),
+        gen_length=chosen.gen_length,
+        repeats=chosen.repeats,
+    ):
         rate = row.tokens / row.seconds
         print(
             f"{row.recipe:12}{row.cache:8}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -15,28 +16,22 @@ from jax.extend import core
 
 import depcap_jax as dc
 from depcap_jax import caching
+from depcap_jax.bench import BENCH_CONFIG
 from depcap_jax.decode import _choose_in, _commit
 from depcap_jax.generate import _generate
 
-CONFIG = dc.ModelConfig(
-    family="llada",
+CONFIG = dataclasses.replace(
+    BENCH_CONFIG,
     vocab_size=4096,
     embedding_size=4096,
     width=256,
     num_layers=2,
     num_heads=4,
     num_kv_heads=4,
-    head_dim=64,
     ff_width=768,
-    rope_theta=500_000.0,
-    norm_eps=1e-5,
-    qkv_bias=False,
-    tie_embeddings=False,
-    max_length=4096,
     mask_token_id=4095,
     pad_token_id=4094,
     eos_token_ids=(4094,),
-    predicts_next=False,
 )
 WIDTH = 16
 
