@@ -126,7 +126,7 @@ BROKEN_SHARDS = {
         ["index.json", "elsewhere.safetensors", "file in"],
     ),
     "index names no text": (
-        lambda f: write_index(f, {**read_index(f), WTE: ["x"]}),  # type: ignore[dict-item]
+        lambda f: write_index(f, {**read_index(f), WTE: ["x"]}),  # type: ignore[dict-item]  # the damage
         ["index.json", "['x']"],
     ),
     "absent shard": (lambda f: (f / FIRST).unlink(), ["index.json", FIRST, "not in"]),

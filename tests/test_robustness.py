@@ -50,11 +50,9 @@ def test_a_prompt_keeps_its_mask_ids(model):
 def test_a_model_that_predicts_the_mask_terminates(model, name):
     stubborn = changed(model, lambda head: head.at[:, MASK].set(3.0 * jnp.abs(head).max()))
     ids = np.array([[1, 2, 3]])
-    hidden_mask = (stubborn(jnp.asarray(ids)).argmax(-1) == MASK).mean()
     result = dc.generate(stubborn, ids, config=dc.recipe(name, gen_length=16, stop_at_eos=False))
     assert not (np.asarray(result.tokens) == MASK).any()
     assert (np.asarray(result.commit_step) > 0).all()
-    assert 0 <= hidden_mask <= 1
 
 
 def test_padding_rows_of_the_embedding_are_never_chosen(model):

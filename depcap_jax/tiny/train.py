@@ -185,7 +185,7 @@ class Run:
         facts = {name: getattr(self, name) for name in ("step", "seconds", "round", "offset", "seed")}
         new = self.folder / "state.new.npz"
         facts_text = json.dumps({**facts, "model": self.config.to_dict()})
-        np.savez(new, facts=facts_text, names=names, **leaves)  # type: ignore[arg-type]
+        np.savez(new, facts=facts_text, names=names, **leaves)  # type: ignore[arg-type]  # names, not options
         os.replace(new, self.folder / "state.npz")
 
     def _restore(self) -> None:
