@@ -1,0 +1,38 @@
+"""Evaluation: how right and how fast is a decoder, on a task, with the model at hand?
+
+What the numbers mean, everywhere in this package and in all that it writes:
+
+- *accuracy*: the share of problems whose answer the task's scorer accepts.
+- *tokens*: visible tokens: the end-of-text token and what follows it do not count, nor does the prompt. A
+  task's stop string cuts the text that is scored, not the tokens that are counted: they were decoded.
+- *seconds*: time of generation, from ids to ids. Compilation is excluded and reported apart, and so are
+  tokenising and scoring. A batch's seconds are shared equally among its problems.
+- *tokens per second*: all tokens of a run over all of its seconds.
+- *nfe*: forward passes a problem, also those spent on what follows the visible answer; its mean.
+- *speed-up*: tokens per second, divided by those of `vanilla` without a cache in the same run.
+
+`evaluate` is the one engine: `depcap eval`, `depcap table` and `depcap sweep` call it once a line, so the
+same setting gives the same numbers in all of them. `python -m depcap_jax.evaluation` is lm-eval's own
+command line, with this library's models in it.
+"""
+
+from depcap_jax.evaluation.engine import Subject, evaluate
+from depcap_jax.evaluation.sandbox import CodeExecutionError, Limits, Outcome, run_program
+from depcap_jax.evaluation.scoring import allow_code_execution
+from depcap_jax.evaluation.settings import Setting
+from depcap_jax.evaluation.tasks import TASKS, Problem, Task, load_task
+
+__all__ = [
+    "TASKS",
+    "CodeExecutionError",
+    "Limits",
+    "Outcome",
+    "Problem",
+    "Setting",
+    "Subject",
+    "Task",
+    "allow_code_execution",
+    "evaluate",
+    "load_task",
+    "run_program",
+]

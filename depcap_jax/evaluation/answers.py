@@ -16,7 +16,7 @@ def find_number(text: str) -> Fraction | None:
 
 
 def find_expression(text: str) -> str | None:
-    r"""The content of the last \boxed{...}; else what "the answer is" introduces last; None without either."""
+    r"""The content of the last \boxed{...}, else what follows "the answer is"; None without either."""
     start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if start >= 0:
         return _argument(text[start:].split("x", 1)[1].removeprefix("ed"))

@@ -117,7 +117,7 @@ def lock_in(folder: str, limits: dict[str, int]) -> None:
 
 
 def _become_nobody(libc: ctypes.CDLL, folder: str) -> None:
-    """Gives up root for good; only where the interpreter's own library needs it, reading stays unrestricted."""
+    """Gives up root for good, but for the right to read, where the interpreter's own library needs it."""
     os.chown(folder, _NOBODY, _NOBODY)
     os.setgroups([])
     os.setegid(_NOBODY)
@@ -172,9 +172,8 @@ def _guard(folder: str) -> Callable[[str, tuple], None]:
             path, _, flags = arguments
             if isinstance(flags, int) and flags & writing and is_outside(path):
                 raise PermissionError(f"the sandbox does not allow writing outside its folder: {path!r}")
-        elif event.startswith(_PATH_EVENTS):
-            if any(map(is_outside, arguments)):
-                raise PermissionError(f"the sandbox does not allow {event} outside its folder: {arguments!r}")
+        elif event.startswith(_PATH_EVENTS) and any(map(is_outside, arguments)):
+            raise PermissionError(f"the sandbox does not allow {event} outside its folder: {arguments!r}")
 
     return hook
 

@@ -31,7 +31,7 @@ class Limits:
 
     cpu_seconds: int = 5
     """Of CPU time: a busy machine makes no program fail."""
-    seconds: int = 30
+    seconds: int = 60
     """By the clock, for those that wait."""
     memory: int = 1 << 30
     """Bytes of address space."""

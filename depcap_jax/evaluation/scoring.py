@@ -1,8 +1,8 @@
 """Is the answer right? One function a benchmark: its document and a model's text in, 1.0 or 0.0 out.
 
-GSM8K: the number after the last `####`, else the last number, equals the reference's. MATH-500: the last boxed
-expression equals the reference answer, spelling aside. MBPP and HumanEval: the program passes every
-test, in the sandbox. An empty answer is always wrong.
+GSM8K: the number after the last `####`, else the last number, equals the reference's. MATH-500: the last
+boxed expression equals the reference answer, spelling aside. MBPP and HumanEval: the program passes
+every test, in the sandbox. An empty answer is always wrong.
 """
 
 from __future__ import annotations

@@ -1,0 +1,139 @@
+"""Decodes the prompts of a run in batches whose time is that of decoding alone.
+
+Axis letters: B rows, P prompt positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from depcap_jax.config import DecodeConfig
+from depcap_jax.generate import generate
+from depcap_jax.types import DecodeResult, DiffusionLM, Status
+
+_SHORTEST_PROMPT = 32  # below this a compilation costs more than the padding does
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """What became of one prompt."""
+
+    index: int
+    tokens: tuple[int, ...]
+    """The visible ids."""
+    nfe: int
+    block_sizes: tuple[int, ...]
+    status: Status
+    seconds: float
+    """This prompt's share of its batch's time."""
+
+
+class BatchDecoder:
+    """Decodes prompts of ids, many at a time.
+
+    A prompt's answer depends neither on its batch nor, with sampling, on which prompts were decoded before:
+    it draws with `fold_in(key(seed), its index)`.
+
+    Args:
+      model: a `Transformer`, or anything with the methods of `DiffusionLM`.
+      config: how to decode.
+      prompts: the ids of all prompts of the run, whether they will be decoded now or not.
+      batch_size: prompts decoded together at most.
+      seed: for sampling.
+
+    Raises:
+      ValueError: if a prompt does not fit into the context beside the answer.
+    """
+
+    def __init__(
+        self,
+        model: DiffusionLM,
+        config: DecodeConfig,
+        prompts: Sequence[Sequence[int]],
+        *,
+        batch_size: int,
+        seed: int = 0,
+    ):
+        limit = model.config.max_length - config.gen_length
+        for index, prompt in enumerate(prompts):
+            if len(prompt) > limit:
+                raise ValueError(
+                    f"problem {index} has a prompt of {len(prompt)} tokens; at most {max(limit, 0)} fit "
+                    f"beside an answer of {config.gen_length} in the context of {model.config.max_length}"
+                )
+        self._model = model
+        # Thresholds are data: a sweep of them runs one compiled program.
+        self._config: DecodeConfig = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
+        self._prompts = prompts
+        self._rows = min(batch_size, len(prompts))
+        self._widths = [_bucket(len(prompt), limit) for prompt in prompts]
+        self._key = None if config.sampling is None else jax.random.key(seed)
+
+    def compile(self, indices: Sequence[int]) -> float:
+        """Compiles what these prompts need; the seconds it took."""
+        begin = time.perf_counter()
+        for width in sorted({self._widths[index] for index in indices}):
+            ids = np.zeros((self._rows, width), np.int32)
+            # A negative length ends every row before its first pass: only the compilation takes time.
+            lengths = np.full(self._rows, -1, np.int32)
+            jax.block_until_ready(self._decode(ids, lengths, [0] * self._rows))
+        return time.perf_counter() - begin
+
+    def run(self, indices: Sequence[int]) -> Iterator[list[Decoded]]:
+        """Decodes these prompts, widest first: what does not fit into memory fails at once."""
+        for width in sorted({self._widths[index] for index in indices}, reverse=True):
+            alike = [index for index in indices if self._widths[index] == width]
+            for first in range(0, len(alike), self._rows):
+                yield self._run_batch(alike[first : first + self._rows], width)
+
+    def _run_batch(self, batch: Sequence[int], width: int) -> list[Decoded]:
+        padded = [*batch, *[batch[-1]] * (self._rows - len(batch))]  # one shape, one compilation
+        ids = np.zeros((self._rows, width), np.int32)
+        for row, index in zip(ids, padded, strict=True):
+            row[: len(self._prompts[index])] = self._prompts[index]
+        lengths = np.asarray([len(self._prompts[index]) for index in padded], np.int32)
+        begin = time.perf_counter()
+        result = jax.tree.map(np.asarray, self._decode(ids, lengths, padded))
+        seconds = (time.perf_counter() - begin) / len(batch)
+        return [_read_row(result, row, index, seconds) for row, index in enumerate(batch)]
+
+    def _decode(self, ids: np.ndarray, lengths: np.ndarray, indices: Sequence[int]) -> DecodeResult:
+        fold = jax.vmap(jax.random.fold_in, (None, 0))
+        keys = None if self._key is None else fold(self._key, np.asarray(indices, np.uint32))
+        return _generate(self._model, ids, lengths, self._config, keys)
+
+
+@jax.jit
+def _generate(
+    model: DiffusionLM,
+    ids: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    keys: jax.Array | None,
+) -> DecodeResult:
+    return generate(model, ids, lengths, config=config, key=keys)
+
+
+def _read_row(result: DecodeResult, row: int, index: int, seconds: float) -> Decoded:
+    return Decoded(
+        index=index,
+        tokens=tuple(result.tokens[row, : int(result.lengths[row])].tolist()),
+        nfe=int(result.nfe[row]),
+        block_sizes=tuple(size for size in result.block_sizes[row].tolist() if size),
+        status=Status(int(result.status[row])),
+        seconds=seconds,
+    )
+
+
+def _bucket(length: int, limit: int) -> int:
+    """The width that a prompt is padded to: doubling, so that many lengths share few compilations."""
+    width = _SHORTEST_PROMPT
+    while width < length:
+        width *= 2
+    return min(width, limit)

@@ -1,0 +1,85 @@
+"""Plots of tables and sweeps, as PNG and SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from depcap_jax.evaluation.engine import Run
+
+_MARKERS = {"none": "o", "prefix": "s", "dual": "^"}
+
+
+def require_matplotlib() -> None:
+    """Raises ModuleNotFoundError, naming the extra, if there is no matplotlib."""
+    try:
+        import matplotlib  # noqa: F401  # whether it is there is all that matters
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            'plots need matplotlib: pip install "depcap_jax[plot]"; or leave them out with --no-plots'
+        ) from None
+
+
+def plot_table(runs: Sequence[Run], title: str) -> Figure:
+    """Accuracy and forward passes against tokens per second; a colour a decoder, a marker a cache."""
+    figure, axes = _panels(2, title)
+    labels = list(dict.fromkeys(run.setting.label for run in runs))
+    for run in runs:
+        look: dict[str, Any] = {
+            "color": f"C{labels.index(run.setting.label) % 10}",
+            "marker": _MARKERS[run.setting.cache],
+            "linestyle": "",
+            "label": f"{run.setting.label} ({run.setting.cache})",
+        }
+        speed = run.summary["tokens_per_second"]
+        axes[0].plot([speed], [100 * run.summary["accuracy"]], **look)
+        axes[1].plot([speed], [run.summary["nfe"]], **look)
+    for axis, name in zip(axes, ("accuracy, %", "forward passes a problem"), strict=True):
+        axis.set_xlabel("tokens per second")
+        axis.set_ylabel(name)
+        axis.grid(alpha=0.3)
+    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0)
+    return figure
+
+
+def plot_sweep(runs: Sequence[tuple[str, Any, Run]], title: str) -> Figure:
+    """A panel a varied setting: accuracy on the left axis, tokens per second on the right."""
+    names = list(dict.fromkeys(name for name, _, _ in runs))
+    figure, axes = _panels(len(names), title)
+    for axis, name in zip(axes, names, strict=True):
+        points = [(value, run.summary) for varied, value, run in runs if varied == name]
+        # Evenly spaced: what is swept may double from point to point, or be a name.
+        where = range(len(points))
+        axis.plot(where, [100 * s["accuracy"] for _, s in points], "o-", color="C0", label="accuracy, %")
+        axis.set_xticks(where, [str(value) for value, _ in points])
+        axis.set_xlabel(name)
+        axis.set_ylabel("accuracy, %", color="C0")
+        right = axis.twinx()
+        right.plot(where, [s["tokens_per_second"] for _, s in points], "s--", color="C1")
+        right.set_ylabel("tokens per second", color="C1")
+        axis.grid(alpha=0.3)
+    return figure
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Writes STEM.png and STEM.svg."""
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150, bbox_inches="tight")
+    return paths
+
+
+def _panels(count: int, title: str) -> tuple[Figure, list[Axes]]:
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    # Without pyplot: no window system is touched and nothing is kept open.
+    figure = Figure(figsize=(4.5 * count, 3.6), layout="constrained")
+    figure.suptitle(title)
+    return figure, [figure.add_subplot(1, count, index + 1) for index in range(count)]

@@ -1,0 +1,99 @@
+"""The paper's tables as lists of settings: Table 1, its cache figure, and the appendix's sweeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from depcap_jax.config import CACHES, recipe_settings
+from depcap_jax.evaluation.settings import Setting
+
+BLOCK_LENGTHS = (16, 32, 64)
+"""Of the fixed blocks in Table 1."""
+
+APPENDIX: Mapping[str, tuple[float, ...]] = {
+    "gen_length": (128, 256, 512, 1024),
+    "lambda_u": (0.6, 0.8, 1.0, 1.2, 1.4, 1.6),
+    "l_max": (16, 32, 64, 128, 256),
+    "tau_low": (0.65, 0.7, 0.75, 0.8, 0.85),
+    "gamma": (-8.0, -12.0, -16.0, -20.0, -24.0),
+}
+"""What the paper's appendix varies, one setting at a time."""
+
+_PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
+
+
+def table_settings(
+    caches: Sequence[str] = ("none",), *, gen_length: int, predicts_next: bool = False
+) -> list[Setting]:
+    """The lines of Table 1, once a cache.
+
+    Args:
+      caches: of "none", "prefix" and "dual".
+      gen_length: positions of an answer, the same in all lines.
+      predicts_next: whether the model is of Dream's family, for which AdaBlock has another threshold.
+    """
+    for cache in caches:
+        if cache not in CACHES:
+            raise ValueError(f"cache must be one of {', '.join(map(repr, CACHES))}, got {cache!r}")
+    # The thresholds of AdaBlock's authors.
+    adablock = {"delimiter_threshold": 0.5} if predicts_next else {}
+    lines = [
+        Setting("vanilla"),
+        *(Setting("confidence", {"block_length": length}) for length in BLOCK_LENGTHS),
+        Setting("adablock", adablock),
+        Setting("depga"),
+        Setting("cap", {"block_length": 32}),
+        Setting("depcap"),
+    ]
+    return [
+        line.change(cache=cache, gen_length=gen_length) for cache in dict.fromkeys(caches) for line in lines
+    ]
+
+
+def sweep_settings(base: Setting, varied: Mapping[str, Sequence[Any]]) -> list[tuple[str, Any, Setting]]:
+    """One setting varied at a time, all others as in `base`: (its name, its value, the setting)."""
+    return [
+        (name, value, base.change(f"{base.recipe}, {name} {value}", **{name: value}))
+        for name, values in varied.items()
+        for value in values
+    ]
+
+
+def appendix(recipe: str, context: int) -> dict[str, list[Any]]:
+    """What the appendix varies of the settings that a recipe has, answers of at most half the context."""
+    return {
+        name: [value for value in values if name != "gen_length" or value <= context // 2]
+        for name, values in APPENDIX.items()
+        if name in recipe_settings(recipe)
+    }
+
+
+def parse_vary(texts: Sequence[str], recipe: str) -> dict[str, list[Any]]:
+    """Reads NAME=v1,v2,...; NAME as `recipe_settings` has it, or as the paper writes it.
+
+    Raises:
+      ValueError: naming what cannot be read, or the setting that the recipe does not have.
+    """
+    varied: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        name = _PAPER_NAMES.get(name, name)
+        if not equals or not values:
+            raise ValueError(f"what to vary is written NAME=VALUE,VALUE,..., got {text!r}")
+        known = recipe_settings(recipe)
+        if name not in known:
+            raise ValueError(f"recipe {recipe!r} has no setting {name!r}; it has: {', '.join(known)}")
+        if name in varied:
+            raise ValueError(f"{name} is varied twice")
+        varied[name] = list(dict.fromkeys(_value(value) for value in values.split(",")))
+    return varied
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()  # a cache's name

@@ -1,0 +1,52 @@
+"""What a run ran on: the model's weights, the versions and the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+
+from depcap_jax.fingerprint import fingerprint_array
+from depcap_jax.models import Transformer
+from depcap_jax.models.parameters import get_leaves
+
+
+def model_fingerprint(model: Transformer) -> str:
+    """A hash of every weight, its name, shape and type."""
+    leaves = [
+        [name, list(leaf.shape), str(leaf.dtype), fingerprint_array(leaf)]
+        for name, leaf in sorted(get_leaves(model).items())
+    ]
+    return hashlib.sha256(json.dumps(leaves).encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that numbers depend on."""
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("depcap_jax", "jax", "flax")},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """The system and the devices that JAX uses."""
+    devices = jax.devices()
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "platform": devices[0].platform,
+        "device": devices[0].device_kind,
+        "devices": len(devices),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # run from a checkout
+        return "not installed"

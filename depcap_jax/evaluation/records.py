@@ -1,0 +1,118 @@
+"""The file of a run: a line a problem, written as soon as it is decoded, so that a killed run goes on.
+
+The first line tells which run it is. Problems are only ever appended, each once; a line that a kill cut off
+is dropped. The file is locked while a run writes to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class RecordFile:
+    """The records of one run, by problem.
+
+    Args:
+      path: the file; made with its folder if it is not there.
+      identity: all that makes this run this run, as JSON.
+
+    Raises:
+      ValueError: if the file belongs to another run, is damaged, or another process writes to it.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a+b")
+        try:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{path} is being written by another process") from None
+            self.problems: dict[int, dict[str, Any]] = {}
+            """What is known of each problem, by its index."""
+            self.compile_seconds = 0.0
+            """Time that compilations took, over all sessions of the run."""
+            self._read(path, json.loads(json.dumps(identity)))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> RecordFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Appends the records of some problems; each names its own with `index`."""
+        for record in records:
+            if record["index"] in self.problems:
+                raise ValueError(f"problem {record['index']} is recorded already")
+            self.problems[record["index"]] = dict(record)
+            self._write(record)
+        self._flush()
+
+    def add_compilation(self, seconds: float) -> None:
+        """Appends the time of a compilation."""
+        self.compile_seconds += seconds
+        self._write({"compile_seconds": seconds})
+        self._flush()
+
+    def _read(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            self._file.truncate(len(whole))
+        lines = whole.splitlines()
+        if not lines:
+            self._write({"run": identity})
+            self._flush()
+            return
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                raise ValueError(
+                    f"{path}, line {number}, is damaged; remove the file to start anew"
+                ) from None
+            if number == 1 and record != {"run": identity}:
+                raise ValueError(
+                    f"{path} belongs to a run with other settings; remove it, or name another folder"
+                )
+            if "compile_seconds" in record:
+                self.compile_seconds += record["compile_seconds"]
+            elif number > 1:
+                self.problems.setdefault(record["index"], record)
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(record).encode() + b"\n")
+
+    def _flush(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def publish_text(path: Path, text: str) -> None:
+    """Writes a file that appears whole or not at all, and replaces the one that was there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, work = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(work, 0o644)  # mkstemp makes it private
+        os.replace(work, path)
+    except BaseException:
+        os.unlink(work)
+        raise

@@ -1,0 +1,84 @@
+"""One line of a table: a recipe with its settings, and how it is called."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from depcap_jax.config import DecodeConfig, recipe, recipe_settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A decoder by its recipe's name and the settings that differ from the recipe's own."""
+
+    recipe: str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    title: str = ""
+    """How reports call it; the recipe and what was changed in it by default."""
+
+    @property
+    def cache(self) -> str:
+        """Its cache's name."""
+        return self.settings.get("cache", "none")
+
+    @property
+    def label(self) -> str:
+        """Such as `confidence, block_length 16`."""
+        if self.title:
+            return self.title
+        hidden = (
+            "cache",
+            "gen_length",
+            "delimiter_ids",
+        )  # in a column of their own, or the same in all lines
+        changes = [f"{name} {_short(value)}" for name, value in self.settings.items() if name not in hidden]
+        return ", ".join([self.recipe, *changes])
+
+    def change(self, title: str = "", **settings: Any) -> Setting:
+        """The same with some settings changed."""
+        return Setting(self.recipe, {**self.settings, **settings}, title)
+
+    def build(self, tokenizer: PreTrainedTokenizerBase | None = None) -> DecodeConfig:
+        """The decoder; AdaBlock's delimiter is the tokenizer's line break unless it is given.
+
+        Raises:
+          ValueError: naming the setting that the recipe does not have, or the value that is out of range.
+        """
+        settings = dict(self.settings)
+        if "delimiter_ids" in recipe_settings(self.recipe) and tokenizer is not None:
+            line_break = tokenizer.encode("\n", add_special_tokens=False)
+            settings.setdefault("delimiter_ids", tuple(line_break))
+        return recipe(self.recipe, **settings)
+
+
+def describe(config: DecodeConfig) -> dict[str, Any]:
+    """Every setting of a decoder, defaults included, as JSON: two decoders are alike if these are."""
+    described: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]  # a policy is a dataclass
+        part = getattr(config, field.name)
+        if not dataclasses.is_dataclass(part):
+            described[field.name] = _plain(part)
+            continue
+        values = {inner.name: _plain(getattr(part, inner.name)) for inner in dataclasses.fields(part)}
+        described[field.name] = {"policy": type(part).__name__, **values}
+    return described
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    # Decoding computes in float32: 0.9 as a Python number and as a float32 array are one threshold.
+    return float(np.float32(value))
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

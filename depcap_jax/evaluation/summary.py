@@ -1,0 +1,94 @@
+"""A run in a few numbers, and a table of runs: for the terminal, as Markdown and as CSV.
+
+The package's docstring defines the numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from depcap_jax.evaluation.engine import Run
+
+COLUMNS = ("decoder", "cache", "accuracy", "tokens/s", "nfe", "speed-up", "block", "problems", "compile s")
+"""Of a table: accuracy in percent, nfe and block length as means."""
+
+
+def summarise(records: Sequence[Mapping[str, Any]], compile_seconds: float) -> dict[str, Any]:
+    """The numbers of a run from its problems' records."""
+    right = np.asarray([record["right"] for record in records])
+    tokens = sum(record["tokens"] for record in records)
+    seconds = sum(record["seconds"] for record in records)
+    blocks = [size for record in records for size in record["block_sizes"]]
+    return {
+        "problems": len(records),
+        "accuracy": float(right.mean()),
+        "accuracy_standard_error": float(np.sqrt(right.var() / len(right))),
+        "nfe": float(np.mean([record["nfe"] for record in records])),
+        "block_size": float(np.mean(blocks)) if blocks else 0.0,
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds if seconds else 0.0,
+        "compile_seconds": compile_seconds,
+        "failed": sum(record["status"] != "OK" for record in records),
+    }
+
+
+def speed_up(run: Run, runs: Sequence[Run]) -> float | None:
+    """Tokens per second over those of vanilla, without a cache if that is there; None without vanilla."""
+    vanilla = sorted(
+        (r for r in runs if r.setting.recipe == "vanilla"), key=lambda r: r.setting.cache != "none"
+    )
+    base = vanilla[0].summary["tokens_per_second"] if vanilla else 0.0
+    return run.summary["tokens_per_second"] / base if base else None
+
+
+def cells(run: Run, runs: Sequence[Run]) -> tuple[str, ...]:
+    """A line of the table, under `COLUMNS`."""
+    summary, faster = run.summary, speed_up(run, runs)
+    return (
+        run.setting.label,
+        run.setting.cache,
+        f"{100 * summary['accuracy']:.1f}",
+        f"{summary['tokens_per_second']:.1f}",
+        f"{summary['nfe']:.1f}",
+        "" if faster is None else f"{faster:.2f}",
+        f"{summary['block_size']:.1f}",
+        str(summary["problems"]),
+        f"{summary['compile_seconds']:.1f}",
+    )
+
+
+def to_markdown(runs: Sequence[Run]) -> str:
+    """The table in Markdown."""
+    lines = [COLUMNS, ("---", "---", *["---:"] * (len(COLUMNS) - 2)), *(cells(run, runs) for run in runs)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def to_csv(runs: Sequence[Run]) -> str:
+    """The table as CSV, in full precision."""
+    settings = sorted({name for run in runs for name in run.setting.settings} - {"cache"})
+    numbers = list(runs[0].summary) if runs else []
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["recipe", "cache", *settings, *numbers, "speed_up"])
+    for run in runs:
+        chosen = [run.setting.settings.get(name, "") for name in settings]
+        values = [run.summary[name] for name in numbers]
+        writer.writerow([run.setting.recipe, run.setting.cache, *chosen, *values, speed_up(run, runs)])
+    return text.getvalue()
+
+
+def failures(runs: Sequence[Run]) -> list[str]:
+    """A line for each run in which rows did not end well: they count as wrong."""
+    return [
+        f"{run.setting.label} ({run.setting.cache}): {run.summary['failed']} of {run.summary['problems']} "
+        f"answers did not end well and count as wrong; see `status` in {run.path}"
+        for run in runs
+        if run.summary["failed"]
+    ]

@@ -1,0 +1,95 @@
+"""What is asked, and when an answer is right: the embedded models' own problems, or a benchmark."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+
+from depcap_jax.codec import Prompt
+from depcap_jax.evaluation.scoring import CODE_TASKS, SCORERS, require_code_execution
+from depcap_jax.settings import check_count
+
+TASKS = ("tiny", *SCORERS)
+"""The tasks by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One question of a task."""
+
+    id: str
+    prompt: Prompt
+    """A text or a conversation; examples included."""
+    score: Callable[[str], float]
+    """1.0 for a right answer, 0.0 for a wrong one."""
+    stop: tuple[str, ...] = ()
+    """Whatever follows the first of these in an answer is not part of it."""
+    content: str = ""
+    """What else makes it this problem, such as its reference: a change of it makes another run."""
+
+    def cut(self, text: str) -> str:
+        """An answer up to the first stop string."""
+        return cut_at(text, self.stop)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task's problems, in order."""
+
+    name: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that is asked; the model's ids of it have one of their own."""
+        content = [[p.id, p.prompt, p.stop, p.content] for p in self.problems]
+        return hashlib.sha256(json.dumps([self.name, content]).encode()).hexdigest()[:16]
+
+
+def cut_at(text: str, stops: Sequence[str]) -> str:
+    """A text up to the first of some strings."""
+    ends = [text.find(stop) for stop in stops if stop]
+    return text[: min((end for end in ends if end >= 0), default=len(text))]
+
+
+def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: int | None = None) -> Task:
+    """A task by name.
+
+    Args:
+      name: one of `TASKS`. `tiny` is part of the package; the others come through lm-eval.
+      data: a folder with the benchmark's JSONL files; None takes them from the hub.
+      limit: the first so many problems only.
+
+    Raises:
+      ValueError: if the name is unknown, the limit is not positive, or a file is missing.
+      CodeExecutionError: if the task runs model-written code and nobody allowed it.
+      ModuleNotFoundError: if lm-eval is needed and not installed.
+    """
+    if name not in TASKS:
+        raise ValueError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
+    if limit is not None:
+        check_count("limit", limit, 1)
+    if name in CODE_TASKS:
+        require_code_execution(name)  # now, and not after an hour of decoding
+    if name == "tiny":
+        if data is not None:
+            raise ValueError(
+                f"task 'tiny' is part of the package and takes no data folder, got {str(data)!r}"
+            )
+        return _tiny(limit)
+    from depcap_jax.evaluation.benchmarks import load_benchmark
+
+    return load_benchmark(name, data=data, limit=limit)
+
+
+def _tiny(limit: int | None) -> Task:
+    from depcap_jax.tiny import held_out
+
+    problems = (
+        Problem(f"{index}", p.prompt, lambda text, p=p: float(p.check(text)), content=p.kind)
+        for index, p in enumerate(held_out()[:limit])
+    )
+    return Task("tiny", tuple(problems))
