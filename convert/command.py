@@ -21,14 +21,8 @@ FAILED, INTERRUPTED = 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    if "JAX_PLATFORMS" not in os.environ:
-        jax.config.update("jax_platforms", "cpu")  # a conversion has no use for an accelerator's memory
     try:
-        arguments = _parser().parse_args(argv)
-        if arguments.export:
-            _run_export(arguments)
-        else:
-            _run_convert(arguments)
+        run(_parser().parse_args(argv))
     except CheckpointError as error:
         return _say(f"error: {error}", FAILED)
     except OSError as error:
@@ -53,6 +47,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 done, 2 something is wrong with the input or the disk, 130 interrupted. "
         "TARGET appears complete or not at all.",
     )
+    add_arguments(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("source", metavar="SOURCE", help="a Hugging Face folder (--export: a converted one)")
     parser.add_argument("target", metavar="TARGET", help="the folder to make")
     parser.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as in SOURCE")
@@ -60,7 +60,16 @@ def _parser() -> argparse.ArgumentParser:
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--verify", action="store_true", help="read TARGET back and compare every tensor")
     way.add_argument("--export", action="store_true", help="from a converted folder to a Hugging Face folder")
-    return parser
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Converts, or exports."""
+    if "JAX_PLATFORMS" not in os.environ:
+        jax.config.update("jax_platforms", "cpu")  # a conversion has no use for an accelerator's memory
+    if arguments.export:
+        _run_export(arguments)
+    else:
+        _run_convert(arguments)
 
 
 def _run_convert(arguments: argparse.Namespace) -> None:

@@ -5,12 +5,13 @@ from depcap_jax.checkpoint import load, save
 from depcap_jax.config import RECIPES, DecodeConfig, recipe, recipe_settings
 from depcap_jax.decode import decode, decode_step, finish, init_state, is_live, swap_rows
 from depcap_jax.errors import CheckpointError
-from depcap_jax.generate import generate, start
+from depcap_jax.generate import generate, prepare, start
 from depcap_jax.models import ModelConfig, Transformer
 from depcap_jax.partition import AdaBlocks, DepGABlocks, FixedBlocks
 from depcap_jax.sampling import Sampling
 from depcap_jax.select import ConfidenceThreshold, ConflictFree, FactorThreshold, TopOne
-from depcap_jax.text import Infilled, RepliesError, Reply, TextGenerator
+from depcap_jax.stream import Snapshot, stream
+from depcap_jax.text import Infilled, Partial, RepliesError, Reply, TextGenerator
 from depcap_jax.types import DecodeError, DecodeResult, DecodeState, Status, raise_for_status
 
 __all__ = [
@@ -30,10 +31,12 @@ __all__ = [
     "Infilled",
     "ModelConfig",
     "NoCache",
+    "Partial",
     "PrefixCache",
     "RepliesError",
     "Reply",
     "Sampling",
+    "Snapshot",
     "Status",
     "TextGenerator",
     "TopOne",
@@ -45,10 +48,12 @@ __all__ = [
     "init_state",
     "is_live",
     "load",
+    "prepare",
     "raise_for_status",
     "recipe",
     "recipe_settings",
     "save",
     "start",
+    "stream",
     "swap_rows",
 ]

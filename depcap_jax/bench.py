@@ -21,10 +21,11 @@ import numpy as np
 from flax import nnx
 
 from depcap_jax.caching import BlockCache
-from depcap_jax.config import RECIPES, DecodeConfig, recipe
+from depcap_jax.config import CACHES, RECIPES, DecodeConfig, recipe
 from depcap_jax.decode import choose_head_width, decode_step, head_widths, is_live, plan_turn
 from depcap_jax.generate import generate, start
 from depcap_jax.models import ModelConfig, Transformer
+from depcap_jax.settings import check_count
 from depcap_jax.types import DiffusionLM
 
 
@@ -189,29 +190,36 @@ def run(
                 yield measure(model, ids, name, cache=cache, gen_length=gen_length, repeats=repeats)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Reads the command line and prints the table, a line at a time."""
-    parser = argparse.ArgumentParser(
-        prog="python -m depcap_jax.bench",
-        description="Divides whole decodes by their own bare forward passes, on a random yardstick model.",
-        epilog="Example: python -m depcap_jax.bench --caches dual --batches 1 4 --repeats 5",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the benchmark's arguments."""
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["depcap"])
-    parser.add_argument("--caches", nargs="+", choices=["none", "prefix", "dual"], default=["none", "dual"])
+    parser.add_argument("--caches", nargs="+", choices=CACHES, default=["none", "dual"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1], help="rows decoded together")
+    parser.add_argument("--prompt-length", type=int, default=128, help="positions of a prompt")
     parser.add_argument("--gen-length", type=int, default=256, help="positions of an answer")
     parser.add_argument("--repeats", type=int, default=3, help="how often each pair is measured")
-    chosen = parser.parse_args(arguments)
-    if min(*chosen.batches, chosen.gen_length, chosen.repeats) < 1:
-        parser.error("--batches, --gen-length and --repeats must be at least 1")
+
+
+def report(chosen: argparse.Namespace, model: DiffusionLM | None = None) -> None:
+    """Prints the table, a line at a time.
+
+    Raises:
+      ValueError: if a count is below 1.
+    """
+    for name in ("prompt_length", "gen_length", "repeats"):
+        check_count(f"--{name.replace('_', '-')}", getattr(chosen, name), 1)
+    for batch in chosen.batches:
+        check_count("--batches", batch, 1)
     print(
         f"{'recipe':12}{'cache':8}{'batch':>5}{'turns':>7}{'tokens/s':>10}{'whole / bare passes':>21}",
         flush=True,
     )
     for row in run(
+        model,
         recipes=tuple(chosen.recipes),
         caches=tuple(chosen.caches),
         batches=tuple(chosen.batches),
+        prompt_length=chosen.prompt_length,
         gen_length=chosen.gen_length,
         repeats=chosen.repeats,
     ):
@@ -220,6 +228,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{row.recipe:12}{row.cache:8}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}",
             flush=True,
         )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Reads the command line and prints the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m depcap_jax.bench",
+        description="Divides whole decodes by their own bare forward passes, on a random yardstick model.",
+        epilog="Example: python -m depcap_jax.bench --caches dual --batches 1 4 --repeats 5",
+    )
+    add_arguments(parser)
+    chosen = parser.parse_args(arguments)
+    try:
+        report(chosen)
+    except ValueError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+EMBEDDED = {name: Path(__file__).parent / "tiny" / name for name in ("tiny-llada", "tiny-dream")}
+"""The models that come with the package, in the layout of PyTorch checkpoints."""
+
+
 class WeightSource(Protocol):
     """A checkpoint on disk, its config read and checked, its parameters not yet read."""
 
@@ -52,8 +56,9 @@ def load(
     """The model and the tokenizer of a converted folder, or of a Hugging Face folder directly.
 
     Args:
-      path: the folder.
-      dtype: float32, bfloat16 or float16; None keeps that of the checkpoint.
+      path: the folder, or the name of an embedded model: "tiny-llada" or "tiny-dream".
+      dtype: float32, bfloat16 or float16; None keeps that of the checkpoint. The embedded models, stored
+        in float16 to be small, then get float32, which is exact and on a CPU faster.
       mesh: restores every parameter already split over these devices, along the axes that are named
         "data" and "tensor" (`depcap_jax.models.sharding` has the table); None: one device.
 
@@ -63,8 +68,10 @@ def load(
     Raises:
       CheckpointError: if the path is no checkpoint, or a damaged or contradictory one.
     """
-    source = _open(_folder_of(path))
-    name = source.dtype if dtype is None else dtype_name(dtype)
+    source = open_checkpoint(path)
+    if dtype is None:
+        dtype = "float32" if str(path) in EMBEDDED else source.dtype
+    name = dtype_name(dtype)
     leaves = source.read_arrays(name, lambda leaf: _sharding_of(leaf, source.config, mesh))
     return with_leaves(source.config, leaves), load_tokenizer(source.tokenizer_folder)
 
@@ -94,17 +101,20 @@ def save(
             tokenizer.save_pretrained(work / TOKENIZER)
 
 
-def _folder_of(name_or_path: str | os.PathLike[str]) -> Path:
-    """Where a checkpoint lies: the one place that decides what a name stands for."""
-    folder = Path(name_or_path)
+def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
+    """A checkpoint's config, with its weights still on disk; `path` as for `load`.
+
+    Raises:
+      CheckpointError: if the path is no checkpoint, or a contradictory one.
+    """
+    folder = EMBEDDED.get(str(path)) or Path(path)
     if not folder.exists():
-        raise CheckpointError(f"no such folder: {folder}; a checkpoint's folder is expected")
+        known = ", ".join(EMBEDDED)
+        raise CheckpointError(
+            f"no such folder: {folder}; a checkpoint's folder or one of {known} is expected"
+        )
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; the folder that holds a checkpoint is expected")
-    return folder
-
-
-def _open(folder: Path) -> WeightSource:
     if is_stored(folder):
         return StoredCheckpoint(folder)
     from convert.files import is_hugging_face_folder  # PyTorch's layouts, only if they are met

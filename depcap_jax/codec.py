@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from depcap_jax.tokenizer import require_tokenizer
 
@@ -88,6 +91,34 @@ class Codec:
             written += filling
             before += shown
         return fillings
+
+    def read_partial(
+        self, tokens: np.ndarray, steps: np.ndarray, ends: Sequence[int]
+    ) -> list[tuple[str, int]]:
+        """A half-decoded answer as text, cut where the pass changes that committed it.
+
+        Args:
+          tokens: [G] its ids.
+          steps: [G] the pass at which each was committed; 0 where it is open: an underscore a token.
+          ends: ids that end an answer; it is shown up to the first of them, or to its last committed token.
+        """
+        ended = np.isin(tokens, ends) & (steps > 0)
+        steps = steps[: np.argmax(ended) if ended.any() else None]
+        steps = steps[: np.max(np.flatnonzero(steps), initial=-1) + 1]
+        pieces: list[tuple[str, int]] = []
+        committed: list[int] = []
+        written = ""
+        for step, run in itertools.groupby(range(len(steps)), key=lambda index: int(steps[index])):
+            positions = list(run)
+            if step == 0:
+                pieces.append(("_" * len(positions), 0))
+                continue
+            # A token alone may lose the space before it, so a run is read off behind what precedes it.
+            committed += tokens[positions].tolist()
+            text = self.decode(committed)
+            pieces.append((text[len(written) :], step))
+            written = text
+        return pieces
 
     def _ids(self, name: str, text: str, **settings: Any) -> list[int]:
         ids = list(self._tokenizer(text, **settings)["input_ids"])

@@ -72,6 +72,9 @@ _COMMON = ("cache", "gen_length", "stop_at_eos", "temperature", "top_p", "top_k"
 RECIPES = tuple(_RECIPES)
 """The names that `recipe` knows."""
 
+CACHES = tuple(_CACHES)
+"""The names that its setting `cache` knows."""
+
 
 def recipe_settings(name: str) -> tuple[str, ...]:
     """The settings that `recipe(name, ...)` takes."""

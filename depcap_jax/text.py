@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -15,8 +16,9 @@ from tqdm import tqdm
 from depcap_jax.codec import Codec, Prompt, parse_template
 from depcap_jax.config import DecodeConfig
 from depcap_jax.decode import decode, init_state
-from depcap_jax.generate import generate
+from depcap_jax.generate import generate, prepare
 from depcap_jax.settings import check_count
+from depcap_jax.stream import Snapshot, stream
 from depcap_jax.types import DecodeError, DecodeResult, DiffusionLM, Status
 
 if TYPE_CHECKING:
@@ -44,6 +46,22 @@ class Reply:
     """Tokens of the prompt, chat template included."""
     status: Status
     """OK, or why the answer ends early."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Partial:
+    """An answer on its way."""
+
+    pieces: tuple[tuple[str, int], ...]
+    """Its text, up to the last committed token, in runs of tokens that were committed together: each with
+    the pass it was committed at, and runs of open positions with 0 and an underscore a token."""
+    snapshot: Snapshot
+    """The ids behind it."""
+
+    @property
+    def text(self) -> str:
+        """The whole of it, open positions as underscores."""
+        return "".join(text for text, _ in self.pieces)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +174,49 @@ class TextGenerator:
           TypeError: if it is no list, or a prompt is neither a text nor a conversation.
           ValueError: if a prompt does not fit into the context beside the answer. Nothing is decoded then.
         """
+        ids = self._encode(prompts)
+        replies: dict[int, Reply] = {}
+        disable = None if self._progress is None else not self._progress
+        with tqdm(total=len(ids), unit="prompt", disable=disable) as bar:
+            for batch, rows, width in self._plan(ids):
+                replies.update(zip(batch, self._decode_batch(batch, ids, rows, width), strict=True))
+                bar.update(len(batch))
+        return [replies[index] for index in range(len(ids))]
+
+    def prepare(self, prompts: Iterable[Prompt]) -> float:
+        """Compiles what `run(prompts)` will need and decodes nothing; returns the seconds that it took.
+
+        Raises:
+          TypeError, ValueError: as `run`.
+        """
+        begin = time.perf_counter()
+        for rows, width in {(rows, width) for _, rows, width in self._plan(self._encode(prompts))}:
+            prepare(self._model, rows, width, config=self._config, key=self._row_keys([0] * rows))
+        return time.perf_counter() - begin
+
+    def fits(self, prompt: Prompt) -> bool:
+        """Whether the context holds the prompt beside an answer."""
+        return len(self._codec.encode_prompt(prompt, "prompt")) <= self._buckets[-1]
+
+    def stream(self, prompt: Prompt) -> Iterator[Partial]:
+        """Answers one prompt and tells the answer after every forward pass; the last is as `run` has it.
+
+        Raises:
+          TypeError, ValueError: as `run`.
+          DecodeError: if it did not end well.
+        """
+        (ids,) = self._encode([prompt])
+        canvas = np.full(_at_least(len(ids), self._buckets), self._model.config.pad_token_id, np.int32)
+        canvas[: len(ids)] = ids
+        keys = self._row_keys([0])
+        key = None if keys is None else keys[0]
+        ends = self._model.config.eos_token_ids
+        for snapshot in stream(self._model, canvas, len(ids), config=self._config, key=key):
+            pieces = self._codec.read_partial(snapshot.tokens, snapshot.commit_step, ends)
+            yield Partial(tuple(pieces), snapshot)
+
+    def _encode(self, prompts: Iterable[Prompt]) -> list[list[int]]:
+        """The prompts' ids, all of which fit into the context."""
         if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Iterable):
             raise TypeError(f"prompts must be a list; for one prompt write [prompt], got {prompts!r}")
         ids = [self._codec.encode_prompt(prompt, f"prompt {index}") for index, prompt in enumerate(prompts)]
@@ -166,17 +227,16 @@ class TextGenerator:
                     f"prompt {index} has {len(row)} tokens; at most {limit} fit beside an answer of "
                     f"{self._config.gen_length} in the model's context of {self._model.config.max_length}"
                 )
+        return ids
+
+    def _plan(self, ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], int, int]]:
+        """The batches: which prompts, on how many rows, padded to which width."""
         # Longest first: what does not fit into memory fails at once, and not after an hour.
         order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
         rows = _at_least(min(len(ids), self._batch_size), _doubling(1, self._batch_size))
-        replies: dict[int, Reply] = {}
-        disable = None if self._progress is None else not self._progress
-        with tqdm(total=len(ids), unit="prompt", disable=disable) as bar:
-            for first in range(0, len(order), self._batch_size):
-                batch = order[first : first + self._batch_size]
-                replies.update(zip(batch, self._decode_batch(batch, ids, rows), strict=True))
-                bar.update(len(batch))
-        return [replies[index] for index in range(len(ids))]
+        for first in range(0, len(order), self._batch_size):
+            batch = order[first : first + self._batch_size]
+            yield batch, rows, _at_least(len(ids[batch[0]]), self._buckets)
 
     def infill(self, template: str | Sequence[str | int], *, prompt: Prompt | None = None) -> Infilled:
         """Fills the gaps of a text, all of them in one decode, and leaves everything else as it is.
@@ -225,11 +285,12 @@ class TextGenerator:
             raise DecodeError(Status(int(status[0])).message)
         return np.asarray(filled[0])[:length], int(nfe[0])
 
-    def _decode_batch(self, batch: Sequence[int], ids: Sequence[Sequence[int]], rows: int) -> list[Reply]:
+    def _decode_batch(
+        self, batch: Sequence[int], ids: Sequence[Sequence[int]], rows: int, width: int
+    ) -> list[Reply]:
         """Decodes the prompts `batch`, on a canvas of `rows` rows; copies of the last one fill it up."""
         padded = [*batch, *[batch[-1]] * (rows - len(batch))]
         lengths = np.asarray([len(ids[index]) for index in padded], np.int32)
-        width = _at_least(int(lengths.max()), self._buckets)
         canvas = np.full((rows, width), self._model.config.pad_token_id, np.int32)
         for row, index in enumerate(padded):
             canvas[row, : lengths[row]] = ids[index]

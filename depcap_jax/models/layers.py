@@ -75,7 +75,8 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., in] to [..., out]."""
-        y = x @ self.kernel[...]
+        # As one matrix: the product in the kernel's gradient then needs no transposed copy of x.
+        y = (x.reshape(-1, x.shape[-1]) @ self.kernel[...]).reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias[...]
 
 

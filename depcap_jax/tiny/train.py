@@ -34,7 +34,7 @@ from depcap_jax.tiny.batches import BUCKETS, Batch, Batches, fixed_masks
 
 Params = dict[str, jax.Array]
 
-PEAK_RATE = 6e-3
+PEAK_RATE = 3e-3
 _WARMUP_STEPS = 100
 _STEADY = 0.4
 _AVERAGE = 0.998
@@ -54,12 +54,12 @@ def model_config(family: Family) -> ModelConfig:
         family=family,
         vocab_size=size,
         embedding_size=size,
-        width=128,
+        width=192,
         num_layers=4,
-        num_heads=4,
-        num_kv_heads=2,
+        num_heads=6,
+        num_kv_heads=3,
         head_dim=32,
-        ff_width=384,
+        ff_width=672,
         rope_theta=10_000.0,
         norm_eps=1e-6 if dream else 1e-5,
         qkv_bias=dream,
@@ -145,11 +145,11 @@ def make_step(weights: Weights) -> Callable[[State, Batch, jax.Array, jax.Array]
 jax.tree_util.register_dataclass(Batch, data_fields=["clean", "noisy", "weight", "valid"], meta_fields=[])
 
 
-def rate_at(step: int, progress: float) -> float:
+def rate_at(step: int, progress: float, peak: float = PEAK_RATE) -> float:
     """The learning rate: a short rise, a plateau, then straight down to (nearly) zero at progress 1."""
     rise = min(1.0, (step + 1) / _WARMUP_STEPS)
     fall = min(1.0, (1 - progress) / (1 - _STEADY))
-    return PEAK_RATE * max(rise * fall, 0.003)
+    return peak * max(rise * fall, 0.003)
 
 
 class Run:
@@ -208,7 +208,12 @@ class Run:
         self.state |= {"params": params, "average": jax.tree.map(jnp.copy, params)}
 
     def train(
-        self, *, minutes: float | None = None, steps: int | None = None, quiet: bool = False
+        self,
+        *,
+        minutes: float | None = None,
+        steps: int | None = None,
+        peak: float = PEAK_RATE,
+        quiet: bool = False,
     ) -> list[float]:
         """Trains up to a total of so many minutes or steps, earlier parts of a resumed run included.
 
@@ -232,7 +237,7 @@ class Run:
             if self.offset == len(batches):
                 self.round, self.offset = self.round + 1, 0
                 batches = self._data.round(self.round)
-            rate = rate_at(self.step, done / total)
+            rate = rate_at(self.step, done / total, peak)
             keep = min(_AVERAGE, (1 + self.step) / (10 + self.step))
             self.state, loss = self._advance(
                 self.state, batches[self.offset], jnp.float32(rate), jnp.float32(keep)
@@ -306,6 +311,7 @@ def main(arguments: list[str] | None = None) -> None:
     budget.add_argument("--steps", type=int, help="train for so many steps in all")
     parser.add_argument("--resume", action="store_true", help="go on where the run in the folder stopped")
     parser.add_argument("--start", type=Path, help="begin with the weights of the run in this folder")
+    parser.add_argument("--rate", type=float, default=PEAK_RATE, help="highest learning rate; %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     folder = chosen.out or Path("runs") / chosen.family
@@ -313,7 +319,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"{folder} holds a run already: give --resume to go on with it, or another --out")
     run = Run(chosen.family, folder, seed=chosen.seed, resume=chosen.resume, start=chosen.start)
     minutes = 80.0 if chosen.minutes is None and chosen.steps is None else chosen.minutes
-    run.train(minutes=minutes, steps=chosen.steps)
+    run.train(minutes=minutes, steps=chosen.steps, peak=chosen.rate)
     print(f"the model is in {run.export()}")
     draw(folder)
 

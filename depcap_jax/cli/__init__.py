@@ -1,0 +1,124 @@
+"""The command `depcap`: one module a command, and here what they share when they begin and end.
+
+A command's module has `SUMMARY`, `EXAMPLES`, `add_arguments(parser)` and `run(arguments)`. What `run` raises
+about its input becomes one line on standard error and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+COMMANDS = ("demo", "generate", "chat", "convert", "bench", "info", "completion")
+FAILED, INTERRUPTED = 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Complains in one line instead of printing its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with status 2."""
+        self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole tree of commands and options."""
+    parser = Parser(
+        prog="depcap",
+        description="Fast decoding of diffusion language models (LLaDA, Dream) in JAX.",
+        epilog="`depcap COMMAND --help` shows a command's options, with examples. "
+        "Exit status: 0 done, 2 something is wrong with the input, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"depcap {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for name in COMMANDS:
+        module = importlib.import_module(f"depcap_jax.cli.{name}")
+        command = commands.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=module.SUMMARY,
+            epilog=f"examples:\n{module.EXAMPLES.strip(chr(10))}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run, prog=command.prog)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    # XLA and transformers greet people with lines they cannot use.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        arguments = build_parser().parse_args(argv)
+        keep_compilations()
+        return _run(arguments)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not complain when it closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from jax.errors import JaxRuntimeError
+
+    from depcap_jax.types import DecodeError
+
+    try:
+        arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except (ValueError, DecodeError, ModuleNotFoundError) as error:
+        return _complain(arguments.prog, str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(arguments.prog, f"{where}{error.strerror or error}")
+    except (MemoryError, JaxRuntimeError) as error:
+        if isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _complain(arguments.prog, "out of memory; `depcap info` tells how much a batch needs")
+    return 0
+
+
+def keep_compilations() -> None:
+    """Lets the next start reuse what this one compiles, in the user's cache folder.
+
+    Only the command does so: a library must not write to places that its user did not name.
+    """
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "depcap_jax" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a home that cannot be written to only costs time
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_compilation_cache_max_size", 2**30)
+
+
+def _complain(prog: str, message: str) -> int:
+    print(f"{prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    return FAILED
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("depcap_jax")
+    except PackageNotFoundError:  # run from a checkout
+        return "(not installed)"

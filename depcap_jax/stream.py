@@ -1,0 +1,82 @@
+"""A decode as it happens: one row, a snapshot after every forward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from depcap_jax.config import DecodeConfig
+from depcap_jax.decode import decode_step, is_live
+from depcap_jax.generate import start
+from depcap_jax.types import DecodeError, DecodeState, DiffusionLM, Status
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """An answer on its way. Axis letter: G answer positions."""
+
+    tokens: np.ndarray
+    """[G] int32: ids; the mask id where a position is still open."""
+    commit_step: np.ndarray
+    """[G] int32: the pass at which each position was committed, from 1; 0 where it is open."""
+    block: tuple[int, int]
+    """The current block: its first position in the answer, and one past its last."""
+    nfe: int
+    """Forward passes so far."""
+
+
+def stream(
+    model: DiffusionLM,
+    prompt_ids: np.ndarray,
+    prompt_length: int,
+    *,
+    config: DecodeConfig,
+    key: jax.Array | None = None,
+) -> Iterator[Snapshot]:
+    """Decodes one prompt turn by turn, to the same tokens as `generate`.
+
+    Args:
+      model: as for `generate`.
+      prompt_ids: [P] int32, padded on the right to a width that prompts may share.
+      prompt_length: ids of it that count.
+      config: how to decode.
+      key: one key, for sampling.
+
+    Raises:
+      DecodeError: if the row does not end well; what was decoded until then has been told.
+    """
+    keys = None if key is None or config.sampling is None else key[None]
+    state, live = _begin(model, jnp.asarray(prompt_ids)[None], jnp.array([prompt_length]), config, keys)
+    while bool(live):
+        state, live = _turn(model, state, config)
+        yield _snapshot(state, prompt_length, config.gen_length)
+    if int(state.status[0]) != Status.OK:
+        raise DecodeError(Status(int(state.status[0])).message)
+
+
+@jax.jit
+def _begin(
+    model: DiffusionLM,
+    prompt_ids: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    keys: jax.Array | None,
+) -> tuple[DecodeState, jax.Array]:
+    state = start(model, prompt_ids, lengths, config, keys)
+    return state, jnp.any(is_live(model, state, config))
+
+
+@jax.jit
+def _turn(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> tuple[DecodeState, jax.Array]:
+    state = decode_step(model, state, config)
+    return state, jnp.any(is_live(model, state, config))
+
+
+def _snapshot(state: DecodeState, begin: int, gen_length: int) -> Snapshot:
+    tokens, steps = (np.asarray(x[0])[begin : begin + gen_length] for x in (state.tokens, state.commit_step))
+    block = (int(state.block_start[0]) - begin, int(state.block_end[0]) - begin)
+    return Snapshot(tokens, steps, block, int(state.nfe[0]))
