@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +297,48 @@ def test_fillings_read_as_in_their_place(tmp_path):
     assert fill("5 + 7 =", 0, ". How", 1, "?", gaps=gaps) == "5 + 7 = 12. How many apples?"
     assert fill("5 + 7 = ", 0, " . How ", 1, "?", gaps=gaps) == "5 + 7 = 12 . How many apples?"
     assert fill(0, " = 5 + 7", gaps=gaps) == "12 = 5 + 7"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_stream_ends_as_a_run_does(model, tokenizer, prompts, temperature):
+    config = recipe("confidence", block_length=8, gen_length=GEN_LENGTH, temperature=temperature)
+    generator = TextGenerator(model, tokenizer, config, key=jax.random.key(3))
+    partials = list(generator.stream(prompts[0]))
+    (reply,) = generator.run(prompts[:1])
+    last = partials[-1]
+    assert last.text == reply.text
+    assert [partial.snapshot.nfe for partial in partials] == list(range(1, reply.nfe + 1))
+    assert tuple(last.snapshot.commit_step[: len(reply.tokens)]) == reply.commit_steps
+    for before, after in itertools.pairwise(partial.snapshot for partial in partials):
+        settled = before.commit_step > 0
+        assert (after.tokens[settled] == before.tokens[settled]).all()
+        assert set(after.commit_step[~settled]) <= {0, after.nfe}
+        assert after.nfe in after.commit_step
+        assert after.block[0] <= np.argmax(after.commit_step == after.nfe) < after.block[1]
+
+
+def test_open_positions_read_as_underscores(tokenizer):
+    codec = Codec(tokenizer, 512)
+    tokens, steps = np.array([5, MASK, MASK, 8, 9, EOS, 7]), np.array([1, 0, 0, 2, 1, 3, 1])
+    pieces = codec.read_partial(tokens, steps, (EOS,))
+    assert pieces == [("w5", 1), ("__", 0), (" w8", 2), (" w9", 1)]
+    assert codec.read_partial(tokens, 0 * steps, (EOS,)) == []
+
+
+def test_preparing_compiles_what_a_run_needs_and_decodes_nothing(model, tokenizer, prompts):
+    config = dataclasses.replace(CONFIG, gen_length=GEN_LENGTH - 1)  # no other test's program
+    generator = TextGenerator(model, tokenizer, config, batch_size=2)
+    before = jitted_generate._cache_size()
+    assert generator.prepare(prompts) > 0
+    compiled = jitted_generate._cache_size()
+    assert compiled > before
+    generator.run(prompts)
+    assert jitted_generate._cache_size() == compiled
+
+
+def test_fits_says_whether_a_run_would_refuse(model, tokenizer):
+    generator = TextGenerator(model, tokenizer, CONFIG)
+    room = model.config.max_length - GEN_LENGTH
+    words = room - len(Codec(tokenizer, 512).encode_prompt("", "prompt"))
+    assert generator.fits(ids_to_text([7] * words))
+    assert not generator.fits(ids_to_text([7] * (words + 1)))
