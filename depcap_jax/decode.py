@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ from jax import lax
 from depcap_jax.caching import Plan, Sizes, block_widths, choose_width, start_widths
 from depcap_jax.config import DecodeConfig
 from depcap_jax.sampling import predict
+from depcap_jax.select import Prediction
 from depcap_jax.types import DecodeResult, DecodeState, DiffusionLM, Status, window_at
 
 
@@ -38,6 +40,21 @@ class Choice(NamedTuple):
     finite: jax.Array  # [B] bool: the logits it was decided on are finite
     block_end: jax.Array  # [B] int32
     partition: Any  # the partition's memory
+    seen: Any  # what an observer made of it; None without one
+
+
+class Turn(NamedTuple):
+    """What a turn looked at and decided, for an observer."""
+
+    prediction: Prediction  # of the first W positions from each block's start; W differs from turn to turn
+    candidates: jax.Array  # [B, W] bool: open, inside the block, and the row takes part
+    opening: jax.Array  # [B] bool: rows that open a block
+    remaining: jax.Array | None  # [B] positions left in the answer; None on a turn that opens no block
+    memory: Any  # what the partition remembered before
+
+
+Observer = Callable[[DecodeState, Turn], Any]
+"""Makes of a turn a pytree whose shapes do not depend on W."""
 
 
 def init_state(
@@ -114,10 +131,17 @@ def decode_step(model: DiffusionLM, state: DecodeState, config: DecodeConfig) ->
     Pure and jittable. A program may drive the loop itself with it: look at every state, and put new rows
     in the place of finished ones with `swap_rows`. Without a live row it changes nothing.
     """
+    return observed_step(model, state, config, None)[0]
+
+
+def observed_step(
+    model: DiffusionLM, state: DecodeState, config: DecodeConfig, observe: Observer | None
+) -> tuple[DecodeState, Any]:
+    """`decode_step`, and what `observe` made of the very numbers that it decided on."""
     state, plan, opening = plan_turn(model, state, config)
     hidden, kv = config.cache.forward(model, state, plan, config.sizes)
-    choice = _choose(model, hidden, state, config, plan, opening)
-    return _commit(dataclasses.replace(state, kv=kv), choice, plan, opening)
+    choice = _choose(model, hidden, state, config, plan, opening, observe)
+    return _commit(dataclasses.replace(state, kv=kv), choice, plan, opening), choice.seen
 
 
 def decode(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
@@ -166,10 +190,11 @@ def _choose(
     config: DecodeConfig,
     plan: Plan,
     opening: jax.Array,
+    observe: Observer | None,
 ) -> Choice:
     """Partition and selection, with the head run on no more positions than they look at."""
     branches = [
-        functools.partial(_choose_in, width=width, at_start=at_start)
+        functools.partial(_choose_in, width=width, at_start=at_start, observe=observe)
         for width, at_start in head_widths(config.sizes)
     ]
     branch = choose_head_width(state, plan, opening, config.sizes)
@@ -200,6 +225,7 @@ def _choose_in(
     *,
     width: int,
     at_start: bool,
+    observe: Observer | None = None,
 ) -> Choice:
     """`_choose` on the first `width` positions of the window; rows that open a block partition first."""
     position = state.block_start[:, None] + jnp.arange(width)
@@ -212,7 +238,7 @@ def _choose_in(
         state.nfe,
         position,
     )
-    block_end, memory = state.block_end, state.partition
+    block_end, memory, remaining = state.block_end, state.partition, None
     if at_start:
         remaining = jnp.maximum(state.answer_end - state.block_start, 1)
         length, new_memory = config.partition(prediction, state.block_start, remaining, memory)
@@ -225,7 +251,10 @@ def _choose_in(
     take = candidates & (config.select(prediction, candidates) | best)
     finite = jnp.all(jnp.isfinite(prediction.summary.peak) | ~candidates, axis=1)
     grow = ((0, 0), (0, hidden.shape[1] - width))
-    return Choice(jnp.pad(prediction.token, grow), jnp.pad(take, grow), finite, block_end, memory)
+    seen = None
+    if observe is not None:
+        seen = observe(state, Turn(prediction, candidates, opening, remaining, state.partition))
+    return Choice(jnp.pad(prediction.token, grow), jnp.pad(take, grow), finite, block_end, memory, seen)
 
 
 def _commit(state: DecodeState, choice: Choice, plan: Plan, opening: jax.Array) -> DecodeState:

@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from depcap_jax.config import DecodeConfig
 from depcap_jax.decode import decode, finish, init_state
+from depcap_jax.trace import decode_traced
 from depcap_jax.types import DecodeResult, DecodeState, DiffusionLM, Status
 
 
@@ -21,6 +22,7 @@ def generate(
     *,
     config: DecodeConfig | None = None,
     key: jax.Array | None = None,
+    trace: bool = False,
 ) -> DecodeResult:
     """Decodes an answer of `config.gen_length` positions for each prompt.
 
@@ -34,6 +36,7 @@ def generate(
       config: how to decode; the paper's DepCap by default.
       key: for sampling. One key: every row draws with it, so a row's answer is the same in any batch and
         equal prompts get equal answers. Keys [B]: one a row.
+      trace: also record what every pass saw, for `plots` and `viewer`; tokens and counts stay the same.
 
     Raises:
       ValueError: on wrong shapes, ids or lengths. Inside jit values are not known, and a bad prompt ends
@@ -51,9 +54,24 @@ def generate(
     if lengths.shape != (batch,):
         raise ValueError(f"prompt_lengths must have shape [{batch}], got {list(lengths.shape)}")
     _check_prompts(model, prompt_ids, lengths, config.gen_length)
-    # Thresholds given as 1, 1.0 or an array are one program's data.
-    as_data: DecodeConfig = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
-    return _generate(model, prompt_ids, lengths, as_data, _row_keys(key, batch, config))
+    run = _generate_traced if trace else _generate
+    return run(model, prompt_ids, lengths, _as_data(config), _row_keys(key, batch, config))
+
+
+def prepare(
+    model: DiffusionLM,
+    batch: int,
+    width: int,
+    *,
+    config: DecodeConfig | None = None,
+    key: jax.Array | None = None,
+) -> None:
+    """Compiles what `generate` needs for prompts of shape [batch, width], and decodes nothing."""
+    config = DecodeConfig() if config is None else config
+    # Rows with a bad length never come alive, so the loop ends before its first pass.
+    nobody = np.full(batch, -1, np.int32)
+    prompts = np.zeros((batch, width), np.int32)
+    jax.block_until_ready(_generate(model, prompts, nobody, _as_data(config), _row_keys(key, batch, config)))
 
 
 @jax.jit
@@ -65,6 +83,18 @@ def _generate(
     keys: jax.Array | None,
 ) -> DecodeResult:
     return finish(model, decode(model, start(model, prompt_ids, lengths, config, keys), config), config)
+
+
+@jax.jit
+def _generate_traced(
+    model: DiffusionLM,
+    prompt_ids: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    keys: jax.Array | None,
+) -> DecodeResult:
+    state, trace = decode_traced(model, start(model, prompt_ids, lengths, config, keys), config)
+    return dataclasses.replace(finish(model, state, config), trace=trace)
 
 
 def start(
@@ -94,6 +124,11 @@ def start(
     open_ = (position >= lengths) & (position < lengths + config.gen_length)
     state = init_state(model, config, tokens, open_, lengths[:, 0] + config.gen_length, key=key)
     return dataclasses.replace(state, status=jnp.where(good, Status.OK, Status.BAD_PROMPT).astype(jnp.int32))
+
+
+def _as_data(config: DecodeConfig) -> DecodeConfig:
+    """The same decoder, its thresholds given as 1, 1.0 or an array being one program's data."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
 
 
 def _as_ints(name: str, value: jax.Array | np.ndarray) -> jax.Array | np.ndarray:

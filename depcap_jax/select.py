@@ -75,6 +75,14 @@ class FactorThreshold:
         return candidates & passes & ~blocked
 
 
+class ConflictGraph(NamedTuple):
+    """CAP-Decoding's view of the window."""
+
+    pool: jax.Array  # [B, W] bool: the candidates with c >= tau_low
+    certain: jax.Array  # [B, W] bool: those of them with c >= tau_high
+    conflict: jax.Array  # [B, W, W] bool: D_ij > gamma, symmetric; also outside the pool
+
+
 @policy
 class ConflictFree:
     """CAP-Decoding (DepCap, section 4.3, algorithm 1): a conflict-free subset of the candidates.
@@ -94,13 +102,18 @@ class ConflictFree:
 
     def __call__(self, prediction: Prediction, candidates: jax.Array) -> jax.Array:
         """Runs both phases; the greedy one in parallel rounds."""
+        pool, certain, conflict = self.graph(prediction, candidates)
+        rest = pool & ~certain & ~_touches(conflict, certain)
+        return certain | greedy_independent_set(conflict, prediction.log_confidence, rest)
+
+    def graph(self, prediction: Prediction, candidates: jax.Array) -> ConflictGraph:
+        """What both phases look at: the pool C, who is certain, and who conflicts with whom."""
         log_c = prediction.log_confidence
         pool = candidates & (log_c >= jnp.log(self.tau_low))
         certain = pool & (log_c >= jnp.log(self.tau_high))
         off_diagonal = ~jnp.eye(log_c.shape[-1], dtype=bool)
         conflict = (conflict_score(prediction) > self.gamma) & off_diagonal
-        rest = pool & ~certain & ~_touches(conflict, certain)
-        return certain | greedy_independent_set(conflict, log_c, rest)
+        return ConflictGraph(pool, certain, conflict)
 
 
 def conflict_score(prediction: Prediction) -> jax.Array:

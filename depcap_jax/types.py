@@ -1,7 +1,8 @@
 """What the loop carries, what it returns, and what it needs of a model.
 
 Axis letters, the same everywhere: B rows, T canvas positions, G answer positions (`gen_length`),
-W window positions, V vocabulary, K kept tokens, D width of the model, N blocks.
+W window positions, V vocabulary, K kept tokens, D width of the model, N blocks, F forward passes,
+A alternatives, L positions of the longest block.
 """
 
 from __future__ import annotations
@@ -116,6 +117,36 @@ class DecodeState:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Trace:
+    """What every pass saw, recorded on request; what it did is in the `DecodeResult` around it.
+
+    Positions are offsets in the answer. F is `gen_length`, the most passes that a row can take.
+    """
+
+    confidence: jax.Array
+    """[B, F, G] float32: the probability of the token that each candidate (open, inside the block) would be
+    committed with; NaN where there is no candidate."""
+    guess: jax.Array
+    """[B, F, G] int32: that token; -1 where there is no candidate."""
+    alternatives: jax.Array
+    """[B, G, A] int32: the most likely tokens at the pass that committed the position, best first; -1 if
+    none did."""
+    alternative_confidence: jax.Array
+    """[B, G, A] float32: their probabilities; NaN if no pass committed the position."""
+    block_starts: jax.Array
+    """[B, N] int32: where each block begins, beside `DecodeResult.block_sizes`; -1 beyond the last one."""
+    block_passes: jax.Array
+    """[B, N] int32: the pass, from 1, at which it was begun; 0 beyond the last one."""
+    signals: Any
+    """DepGA's `Signals`, each [B, N, W] float32, over the window from each block's start; NaN where there is
+    none, so all of the first block's influence and score. None with a partition that has no signals."""
+    conflicts: jax.Array | None
+    """[B, F, L, ceil(L / 8)] uint8: each pass's conflicts between members of the pool, by offset from the
+    block's start, eight to a byte (`jnp.packbits`). None with a selection that knows no conflicts."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class DecodeResult:
     """What `generate` returns."""
 
@@ -131,6 +162,8 @@ class DecodeResult:
     """[B, G] int32: the row's pass at which each position was committed, from 1; 0 if never."""
     status: jax.Array
     """[B] int32: a `Status`; see `raise_for_status`."""
+    trace: Trace | None = None
+    """What every pass saw, with `generate(..., trace=True)`."""
 
 
 def raise_for_status(result: DecodeResult) -> None:
