@@ -21,7 +21,7 @@ from depcap_jax.tiny import tokenizer as tiny_tokenizer
 from depcap_jax.tokenizer import load_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
-SETTING = Setting("depcap", {"gen_length": 16, "tau_low": 0.02, "tau_high": 0.03, "l_max": 16})
+SETTING = Setting("depcap", {"gen_length": 16, "tau_low": 0.3, "tau_high": 0.5, "l_max": 16})
 COUNT = 6
 
 
@@ -116,7 +116,7 @@ def test_other_settings_never_resume(subject, tmp_path):
     changed = Task("tiny", (Problem("0", task.problems[0].prompt, lambda _: 1.0, ("x",)), task.problems[1]))
     paths = {
         evaluate(subject, task, SETTING, tmp_path).path,
-        evaluate(subject, task, SETTING.change(tau_low=0.025), tmp_path).path,
+        evaluate(subject, task, SETTING.change(tau_low=0.35), tmp_path).path,
         evaluate(subject, task, SETTING.change(cache="dual"), tmp_path).path,
         evaluate(subject, load_task("tiny", limit=1), SETTING, tmp_path).path,
         evaluate(subject, changed, SETTING, tmp_path).path,

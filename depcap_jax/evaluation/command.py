@@ -18,7 +18,7 @@ from depcap_jax.evaluation.summary import COLUMNS, cells, failures, to_csv, to_m
 from depcap_jax.evaluation.tasks import Task, load_task
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
 
     from depcap_jax.models import Transformer
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes  # pyright: ignore[reportMissingImports]  # optional
+    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
 
     from depcap_jax.evaluation.engine import Run
 
@@ -18,7 +18,7 @@ _MARKERS = {"none": "o", "prefix": "s", "dual": "^"}
 def require_matplotlib() -> None:
     """Raises ModuleNotFoundError, naming the extra, if there is no matplotlib."""
     try:
-        import matplotlib  # noqa: F401  # whether it is there is all that matters
+        import matplotlib  # noqa: F401  # pyright: ignore[reportMissingImports]  # is it there?
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             'plots need matplotlib: pip install "depcap_jax[plot]"; or leave them out with --no-plots'
@@ -77,7 +77,7 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
 
 def _panels(count: int, title: str) -> tuple[Figure, list[Axes]]:
     require_matplotlib()
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
 
     # Without pyplot: no window system is touched and nothing is kept open.
     figure = Figure(figsize=(4.5 * count, 3.6), layout="constrained")

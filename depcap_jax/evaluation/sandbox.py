@@ -29,7 +29,7 @@ _JAIL = Path(__file__).with_name("jail.py")
 class Limits:
     """What a program may use."""
 
-    cpu_seconds: int = 5
+    cpu_seconds: int = 15
     """Of CPU time: a busy machine makes no program fail."""
     seconds: int = 60
     """By the clock, for those that wait."""

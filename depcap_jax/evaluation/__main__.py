@@ -1,0 +1,55 @@
+"""`python -m depcap_jax.evaluation`: lm-eval's own command line, with the model `depcap` and our tasks in it.
+
+    python -m depcap_jax.evaluation --model depcap --model_args pretrained=M,recipe=depcap,cache=dual \\
+        --tasks depcap_gsm8k --data FOLDER
+
+Two options are ours: `--data FOLDER` (JSONL files instead of the hub) and `--allow-code-execution`. All
+others are lm-eval's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from depcap_jax.evaluation.benchmarks import TASK_FOLDER, require_lm_eval
+from depcap_jax.evaluation.scoring import allow_code_execution
+
+
+def lm_eval_arguments(arguments: Sequence[str]) -> list[str]:
+    """What lm-eval is to be told; our own options take effect here."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--data")
+    parser.add_argument("--include_path")
+    parser.add_argument("--allow-code-execution", action="store_true")
+    ours, rest = parser.parse_known_args(arguments)
+    if not rest:
+        rest = ["--help"]
+    elif "--tasks" in rest or "-t" in rest:
+        rest += ["--include_path", ours.include_path or str(TASK_FOLDER)]
+        if ours.data is not None:
+            rest += ["--metadata", json.dumps({"data": ours.data})]
+        if ours.allow_code_execution:
+            rest += ["--confirm_run_unsafe_code"]
+    allow_code_execution(ours.allow_code_execution)
+    return rest
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Registers the model and hands over to lm-eval."""
+    try:
+        require_lm_eval()
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error}")
+    from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]  # an extra
+
+    import depcap_jax.evaluation.lm  # noqa: F401  # registers the model
+
+    sys.argv = ["lm-eval", *lm_eval_arguments(sys.argv[1:] if arguments is None else arguments)]
+    cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()
