@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depcap_jax.replay import Block, Replay, replay, spell
+from depcap_jax.settings import check_count
 from depcap_jax.types import DecodeResult
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def conflicts(
     seen = _decoded(result, row)
     if seen.conflicts is None:
         raise ValueError("these positions were not chosen by ConflictFree: there are no conflicts to draw")
-    _check("step", step, 1, seen.nfe)
+    check_count("step", step, 1, seen.nfe)
     block = [block for block in seen.blocks if block.begun <= step][-1]
     confidence = seen.confidence[step - 1]
     candidates = np.flatnonzero(np.isfinite(confidence))
@@ -203,13 +204,8 @@ def _decoded(result: DecodeResult, row: int) -> Replay:
 
 
 def _block(seen: Replay, number: int) -> Block:
-    _check("block", number, 0, len(seen.blocks) - 1)
+    check_count("block", number, 0, len(seen.blocks) - 1)
     return seen.blocks[number]
-
-
-def _check(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number in [{low}, {high}], got {value!r}")
 
 
 def _last_pass(seen: Replay, number: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from depcap_jax.settings import check_count
 from depcap_jax.types import DecodeResult
 
 if TYPE_CHECKING:
@@ -100,9 +101,7 @@ def replay(result: DecodeResult, row: int = 0) -> Replay:
     trace = getattr(result, "trace", None)
     if trace is None:
         raise ValueError("this result has no trace; decode with generate(..., trace=True)")
-    rows = len(result.nfe)
-    if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < rows:
-        raise ValueError(f"row must be a whole number in [0, {rows - 1}], got {row!r}")
+    check_count("row", row, 0, len(result.nfe) - 1)
     nfe = int(result.nfe[row])
     commit_step, guess = np.asarray(result.commit_step[row]), np.asarray(trace.guess[row])[:nfe]
     position = np.arange(len(commit_step))

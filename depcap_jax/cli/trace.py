@@ -1,0 +1,64 @@
+"""`depcap trace`: a decode as a web page."""
+
+from __future__ import annotations
+
+import argparse
+
+from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, build_config, load_model
+from depcap_jax.config import RECIPES
+
+SUMMARY = "write a web page that plays a decode, pass by pass"
+EXAMPLES = """
+  depcap trace "Shuffle these: cat, dog, owl, pig." -o trace.html
+  depcap trace "Write code: add 3, times 2." --compare vanilla -o trace.html       # two recipes side by side
+  depcap trace "Name a prime." --model path/to/llada-8b --cache dual --gen-length 256 -o trace.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("prompt", metavar="PROMPT")
+    parser.add_argument("-o", "--output", required=True, metavar="F", help="the page, an .html file")
+    parser.add_argument("--compare", choices=RECIPES, help="a second recipe beside it, with default settings")
+    parser.add_argument("--raw", action="store_true", help="bare text, without a chat template")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --temperature above 0")
+    add_model_arguments(parser)
+    add_decoder_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Decodes with the trace on and writes the page."""
+    from pathlib import Path
+
+    import jax
+    import numpy as np
+
+    from depcap_jax.cli.terminal import working
+    from depcap_jax.codec import Codec
+    from depcap_jax.generate import generate
+    from depcap_jax.types import raise_for_status
+    from depcap_jax.viewer import save
+
+    folder = Path(arguments.output).parent
+    if not folder.is_dir():  # better said now than after the decode
+        raise ValueError(f"there is no folder {folder} to write {arguments.output} into")
+    model, tokenizer = load_model(arguments)
+    config = build_config(arguments, model, tokenizer)
+    decoders = {arguments.recipe: config}
+    if arguments.compare:
+        plain = argparse.Namespace(cache=arguments.cache, gen_length=config.gen_length)
+        name = arguments.compare if arguments.compare != arguments.recipe else f"{arguments.compare}, default"
+        decoders[name] = build_config(plain, model, tokenizer, arguments.compare)
+    codec = Codec(tokenizer, model.config.vocab_size, False if arguments.raw else None)
+    ids = np.asarray([codec.encode_prompt(arguments.prompt, "the prompt")], np.int32)
+    results = []
+    for name, decoder in decoders.items():
+        with working(f"decoding with {name}"):
+            result = generate(model, ids, config=decoder, key=jax.random.key(arguments.seed), trace=True)
+            raise_for_status(result)
+        results.append(result)
+    names = list(decoders)
+    save(arguments.output, *results, tokenizer=tokenizer, names=names, prompt=arguments.prompt)
+    for name, result in zip(names, results, strict=True):
+        print(f"{name}: {int(result.nfe[0])} forward passes, {int(result.lengths[0])} tokens")
+    print(f"wrote {arguments.output}")
