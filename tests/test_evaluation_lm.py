@@ -109,6 +109,7 @@ def test_settings_reach_the_decoder(checkpoint):
 
 def test_generate_until(lm, checkpoint):
     model, tokenizer = load(checkpoint)
+    assert tokenizer is not None
     answer = TextGenerator(model, tokenizer, Setting("confidence", SETTINGS).build())
     prompts = ["Go from 1 to 9 in 3 steps.", "Choose 2", "Write code: add 1."]
     whole = answer(prompts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings
+from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings, load_model
 from depcap_jax.evaluation.arguments import add_task_arguments
 
 SUMMARY = "how right and how fast a decoder is on a task"
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     from depcap_jax.evaluation.command import default_gen_length, prepare, run_all
     from depcap_jax.evaluation.settings import Setting
 
-    subject, task = prepare(arguments)
+    subject, task = prepare(arguments, load_model)
     settings = {"gen_length": default_gen_length(subject.model), **given_settings(arguments)}
     (done,) = run_all(subject, task, [Setting(arguments.recipe, settings)], Path(arguments.out))
     print(f"\n{done.path}")

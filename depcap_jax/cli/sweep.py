@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings
+from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings, load_model
 from depcap_jax.evaluation.arguments import add_plot_argument, add_task_arguments
 
 SUMMARY = "a decoder with one setting varied at a time: the paper's appendix"
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.no_plots:
         require_matplotlib()
     varied = parse_vary(arguments.vary or [], arguments.recipe)
-    subject, task = prepare(arguments)
+    subject, task = prepare(arguments, load_model)
     varied = varied or appendix(arguments.recipe, subject.model.config.max_length)
     settings = {"gen_length": default_gen_length(subject.model), **given_settings(arguments)}
     lines = sweep_settings(Setting(arguments.recipe, settings), varied)

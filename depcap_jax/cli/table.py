@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from depcap_jax.cli.options import add_model_arguments
+from depcap_jax.cli.options import add_model_arguments, load_model
 from depcap_jax.config import CACHES, RECIPES
 from depcap_jax.evaluation.arguments import add_plot_argument, add_task_arguments
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     if not arguments.no_plots:
         require_matplotlib()
-    subject, task = prepare(arguments)
+    subject, task = prepare(arguments, load_model)
     gen_length = arguments.gen_length
     settings = table_settings(
         arguments.caches,

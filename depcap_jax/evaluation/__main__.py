@@ -48,7 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import depcap_jax.evaluation.lm  # noqa: F401  # registers the model
 
     sys.argv = ["lm-eval", *lm_eval_arguments(sys.argv[1:] if arguments is None else arguments)]
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except ValueError as error:  # a setting that is unknown or out of range, data that is not there
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

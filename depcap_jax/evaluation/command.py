@@ -20,15 +20,17 @@ from depcap_jax.evaluation.tasks import Task, load_task
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
 
+    from transformers import PreTrainedTokenizerBase
+
     from depcap_jax.models import Transformer
+
+Loader = Callable[[argparse.Namespace], "tuple[Transformer, PreTrainedTokenizerBase | None]"]
 
 _LONGEST_DEFAULT = 256
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:
-    """The model and the problems that the options name."""
-    from depcap_jax.cli.options import load_model
-
+def prepare(arguments: argparse.Namespace, load_model: Loader) -> tuple[Subject, Task]:
+    """The model and the problems that the options name; a wrong task is found before the model is loaded."""
     allow_code_execution(arguments.allow_code_execution)
     task = load_task(arguments.task, data=arguments.data, limit=arguments.limit)
     model, tokenizer = load_model(arguments)

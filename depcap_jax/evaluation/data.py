@@ -56,10 +56,18 @@ def load_splits(name: str, folder: str | os.PathLike[str] | None = None) -> dict
     if folder is None:
         found: Any = datasets.load_dataset(*source.hub)
         shots = found[source.shots_split] if source.shots_split else []
-        return {"test": found["test"], "shots": [shots[i] for i in range(min(len(shots), _MOST_SHOTS))]}
+        first = [shots[index] for index in range(min(len(shots), _MOST_SHOTS))]
+        return {"test": found["test"], "shots": [_unix(shot) for shot in first]}
     shots = read_jsonl(Path(folder) / source.shots_file, source.fields) if source.shots_file else []
     test = read_jsonl(Path(folder) / source.file, source.fields)
-    return {"test": datasets.Dataset.from_list(test), "shots": shots[:_MOST_SHOTS]}
+    return {"test": datasets.Dataset.from_list(test), "shots": [_unix(shot) for shot in shots[:_MOST_SHOTS]]}
+
+
+def _unix(row: dict[str, Any]) -> dict[str, Any]:
+    """MBPP's programs have Windows' line ends, which no model needs to learn from the examples."""
+    return {
+        key: value.replace("\r\n", "\n") if isinstance(value, str) else value for key, value in row.items()
+    }
 
 
 def read_jsonl(path: Path, fields: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import numpy as np
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
+from tqdm import tqdm
 
 from depcap_jax.checkpoint import load
 from depcap_jax.codec import Codec
@@ -120,6 +121,7 @@ class DepCapLM(LM):
         compile_seconds = decoder.compile(everything)
         texts: dict[int, str] = {}
         tokens, passes, seconds = 0, 0, 0.0
+        bar = tqdm(total=len(prompts), unit="request", disable=disable_tqdm)
         for batch in decoder.run(everything):
             for decoded in batch:
                 if decoded.status is not Status.OK:
@@ -143,8 +145,9 @@ class DepCapLM(LM):
                     seconds=decoded.seconds,
                     status=decoded.status.name,
                 )
-            if not disable_tqdm:
-                _log.info("%d of %d answers, %.1f tokens/s", len(texts), len(prompts), tokens / seconds)
+            bar.update(len(batch))
+            bar.set_postfix_str(f"{tokens / seconds:.1f} tokens/s")
+        bar.close()
         _log.info(
             "tokens per second %.1f, nfe %.1f, compilation %.1f s",
             tokens / seconds,
