@@ -36,7 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def subject(checkpoint: Path) -> Subject:
-    return Subject("random", *load(checkpoint), batch_size=4)
+    return Subject("random", *load(checkpoint), batch_size=2)
 
 
 def read(path: Path):
@@ -46,7 +46,7 @@ def read(path: Path):
 def test_records_are_what_was_decoded(subject, tmp_path):
     task = load_task("tiny", limit=COUNT)
     run = evaluate(subject, task, SETTING, tmp_path)
-    answer = TextGenerator(subject.model, subject.tokenizer, SETTING.build(), batch_size=1)
+    answer = TextGenerator(subject.model, subject.tokenizer, SETTING.build(), batch_size=3)
     replies = answer.run([problem.prompt for problem in task.problems])
     for record, reply, problem in zip(run.content["problems"], replies, task.problems, strict=True):
         assert record["answer"] == reply.text
@@ -76,7 +76,7 @@ def add_and_die(self, lines):
     self._file.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 records.RecordFile.add = add_and_die
-subject = Subject("random", *load(sys.argv[1]), batch_size=4)
+subject = Subject("random", *load(sys.argv[1]), batch_size=2)
 engine.evaluate(subject, load_task("tiny", limit=COUNT), SETTING, sys.argv[2])
 """
 
@@ -118,7 +118,7 @@ def test_other_settings_never_resume(subject, tmp_path):
         evaluate(subject, task, SETTING, tmp_path).path,
         evaluate(subject, task, SETTING.change(tau_low=0.35), tmp_path).path,
         evaluate(subject, task, SETTING.change(cache="dual"), tmp_path).path,
-        evaluate(subject, load_task("tiny", limit=1), SETTING, tmp_path).path,
+        evaluate(subject, load_task("tiny", limit=3), SETTING, tmp_path).path,
         evaluate(subject, changed, SETTING, tmp_path).path,
     }
     assert len(paths) == 5
@@ -218,7 +218,7 @@ def command(name: str, *words: str) -> None:
 
 
 def test_commands_give_the_same_numbers(checkpoint, tmp_path, capsys):
-    common = ["--model", str(checkpoint), "--limit", "3", "--gen-length", "16"]
+    common = ["--model", str(checkpoint), "--limit", "3", "--gen-length", "16", "--batch-size", "2"]
     command("eval", *common, "--recipe", "depcap", "--out", str(tmp_path / "eval"))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("depcap ")]
     command("table", *common, "--no-plots", "--recipes", "depcap", "cap", "--out", str(tmp_path / "table"))

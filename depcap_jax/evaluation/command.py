@@ -19,7 +19,6 @@ from depcap_jax.evaluation.tasks import Task, load_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
-
     from transformers import PreTrainedTokenizerBase
 
     from depcap_jax.models import Transformer

@@ -28,13 +28,14 @@ def require_matplotlib() -> None:
 def plot_table(runs: Sequence[Run], title: str) -> Figure:
     """Accuracy and forward passes against tokens per second; a colour a decoder, a marker a cache."""
     figure, axes = _panels(2, title)
+    from matplotlib.lines import Line2D  # pyright: ignore[reportMissingImports]  # optional
+
     labels = list(dict.fromkeys(run.setting.label for run in runs))
     for run in runs:
         look: dict[str, Any] = {
             "color": f"C{labels.index(run.setting.label) % 10}",
             "marker": _MARKERS[run.setting.cache],
             "linestyle": "",
-            "label": f"{run.setting.label} ({run.setting.cache})",
         }
         speed = run.summary["tokens_per_second"]
         axes[0].plot([speed], [100 * run.summary["accuracy"]], **look)
@@ -43,7 +44,16 @@ def plot_table(runs: Sequence[Run], title: str) -> Figure:
         axis.set_xlabel("tokens per second")
         axis.set_ylabel(name)
         axis.grid(alpha=0.3)
-    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0)
+    look = {"linestyle": "", "markersize": 6}
+    entries = [
+        Line2D([], [], color=f"C{i % 10}", marker="o", label=label, **look) for i, label in enumerate(labels)
+    ]
+    caches = dict.fromkeys(run.setting.cache for run in runs)
+    if len(caches) > 1:
+        entries += [
+            Line2D([], [], color="0.4", marker=_MARKERS[c], label=f"cache: {c}", **look) for c in caches
+        ]
+    figure.legend(handles=entries, loc="outside right upper", fontsize="small")
     return figure
 
 
@@ -80,6 +90,6 @@ def _panels(count: int, title: str) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
 
     # Without pyplot: no window system is touched and nothing is kept open.
-    figure = Figure(figsize=(4.5 * count, 3.6), layout="constrained")
+    figure = Figure(figsize=(4.5 * count + 1.5, 3.6), layout="constrained")
     figure.suptitle(title)
     return figure, [figure.add_subplot(1, count, index + 1) for index in range(count)]
