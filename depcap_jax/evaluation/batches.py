@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from depcap_jax.config import DecodeConfig
-from depcap_jax.generate import generate
+from depcap_jax.generate import generate, prepare
 from depcap_jax.types import DecodeResult, DiffusionLM, Status
 
 _SHORTEST_PROMPT = 32  # below this a compilation costs more than the padding does
@@ -68,8 +67,7 @@ class BatchDecoder:
                     f"beside an answer of {config.gen_length} in the context of {model.config.max_length}"
                 )
         self._model = model
-        # Thresholds are data: a sweep of them runs one compiled program.
-        self._config: DecodeConfig = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
+        self._config = config
         self._prompts = prompts
         self._rows = min(batch_size, len(prompts))
         self._widths = [_bucket(len(prompt), limit) for prompt in prompts]
@@ -79,10 +77,7 @@ class BatchDecoder:
         """Compiles what these prompts need; the seconds it took."""
         begin = time.perf_counter()
         for width in sorted({self._widths[index] for index in indices}):
-            ids = np.zeros((self._rows, width), np.int32)
-            # A negative length ends every row before its first pass: only the compilation takes time.
-            lengths = np.full(self._rows, -1, np.int32)
-            jax.block_until_ready(self._decode(ids, lengths, [0] * self._rows))
+            prepare(self._model, self._rows, width, config=self._config, key=self._key)
         return time.perf_counter() - begin
 
     def run(self, indices: Sequence[int]) -> Iterator[list[Decoded]]:
@@ -106,18 +101,7 @@ class BatchDecoder:
     def _decode(self, ids: np.ndarray, lengths: np.ndarray, indices: Sequence[int]) -> DecodeResult:
         fold = jax.vmap(jax.random.fold_in, (None, 0))
         keys = None if self._key is None else fold(self._key, np.asarray(indices, np.uint32))
-        return _generate(self._model, ids, lengths, self._config, keys)
-
-
-@jax.jit
-def _generate(
-    model: DiffusionLM,
-    ids: jax.Array,
-    lengths: jax.Array,
-    config: DecodeConfig,
-    keys: jax.Array | None,
-) -> DecodeResult:
-    return generate(model, ids, lengths, config=config, key=keys)
+        return generate(self._model, ids, lengths, config=self._config, key=keys)
 
 
 def _read_row(result: DecodeResult, row: int, index: int, seconds: float) -> Decoded:
