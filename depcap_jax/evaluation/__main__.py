@@ -25,16 +25,16 @@ def lm_eval_arguments(arguments: Sequence[str]) -> list[str]:
     parser.add_argument("--include_path")
     parser.add_argument("--allow-code-execution", action="store_true")
     ours, rest = parser.parse_known_args(arguments)
-    if not rest:
-        rest = ["--help"]
-    elif "--tasks" in rest or "-t" in rest:
+    runs = "--tasks" in rest or "-t" in rest
+    if runs or ours.include_path:
         rest += ["--include_path", ours.include_path or str(TASK_FOLDER)]
+    if runs:
         if ours.data is not None:
             rest += ["--metadata", json.dumps({"data": ours.data})]
         if ours.allow_code_execution:
             rest += ["--confirm_run_unsafe_code"]
     allow_code_execution(ours.allow_code_execution)
-    return rest
+    return rest or ["--help"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -50,6 +50,8 @@ _PATH_EVENTS = (
     "os.symlink",
     "os.chmod",
     "os.chown",
+    "os.truncate",
+    "os.utime",
 )
 _MOST_FILES = 1024
 

@@ -2,7 +2,7 @@
 
 Of a target of L tokens, k are masked, k uniform in 1..L and the positions uniform among all sets of k; then
 (L / k) times the sum of their log-probabilities, given all the rest, is an unbiased estimate of a lower bound
-of the target's log-likelihood (Nie et al., *Large Language Diffusion Models*, 2025, equation 6).
+of the target's log-likelihood (Nie et al., *Large Language Diffusion Models*, 2025).
 
 Axis letters: B rows, T canvas positions, W target positions, V vocabulary.
 """

@@ -39,7 +39,8 @@ class DepCapLM(LM):
       max_batch_size: for lm-eval's automatic batch sizes, which there are none of; must be None.
       device: lm-eval always names one. JAX chooses its devices itself: set JAX_PLATFORMS to change that.
       chat: whether a prompt is a user's turn: None if the tokenizer has a chat template, whatever the folder
-        is called. What `--apply_chat_template` has made is taken as it is.
+        is called. What `--apply_chat_template` has made is taken as it is, and so is the text of a
+        log-likelihood.
       seed: for sampling and for the Monte Carlo estimate.
       mc_samples: masks a log-likelihood is estimated with.
       record: a file to append a JSON line a request to: text, nfe, block sizes and seconds, or a
