@@ -58,7 +58,8 @@ def decode_map(
     edges = (-0.5, width - 0.5, height + 0.5, 0.5)
     image = axes.imshow(shown, cmap="GnBu", vmin=0, vmax=1, aspect="auto", extent=edges, interpolation="none")
     done = np.flatnonzero(seen.commit_step[:width])
-    axes.scatter(done, seen.commit_step[done], s=9, color=_INK, linewidths=0, gid="commits", zorder=3)
+    dots = {"s": 14, "facecolor": "white", "edgecolor": _INK, "linewidths": 0.7}
+    axes.scatter(done, seen.commit_step[done], gid="commits", zorder=3, **dots)
     for number, block in enumerate(seen.blocks):
         last = _last_pass(seen, number)
         corner = (block.start - 0.5, block.begun - 0.5)
@@ -95,7 +96,7 @@ def signals(
     above.plot(position, cut.influence, color=INFLUENCE, marker=".", label="influence $I_k$")
     above.plot(position, cut.uncertainty, color=UNCERTAINTY, marker=".", label="uncertainty $H_k$")
     above.set_ylabel("nats")
-    above.legend(frameon=False, loc="upper right")
+    above.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderpad=0)
     below.plot(position, cut.score, color=SCORE, marker=".", label="score $S_k$")
     below.axhline(0, color=_INK, linewidth=0.8)
     below.set_ylabel("score $S_k$")
@@ -156,7 +157,14 @@ def conflicts(
             zorder=3,
         )
     below.set(ylim=(0, 1.05), ylabel="confidence", xlim=(block.start - 0.5, block.end - 0.5))
-    below.legend(frameon=False, loc="lower right", ncols=2)
+    above.legend(
+        *below.get_legend_handles_labels(),
+        frameon=False,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=2,
+        borderpad=0,
+    )
     above.set_title(f"pass {step}: {len(seen.conflicts[step - 1])} conflicts", loc="left", fontsize=10)
     labels = spell(np.where(np.isfinite(confidence), seen.guess[step - 1], seen.tokens), tokenizer)
     _label_positions(below, seen, tokenizer, block.start, block.end, labels)
@@ -227,7 +235,9 @@ def _label_positions(
         axes.set_xlabel("position in the answer")
         return
     texts = spell(seen.tokens, tokenizer) if texts is None else texts
-    readable = [text.strip(" ").replace("\n", "↵").replace("$", r"\$") or "·" for text in texts[begin:end]]
+    marks = dict.fromkeys(tokenizer.all_special_tokens, "∎")  # the end of the text, above all: a long word
+    bare = [text.strip(" ") for text in texts[begin:end]]
+    readable = [marks.get(text, text).replace("\n", "↵").replace("$", r"\$") or "·" for text in bare]
     axes.set_xticks(range(begin, end), readable, rotation=90, fontsize=8)
 
 

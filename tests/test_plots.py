@@ -8,6 +8,8 @@ import sys
 import golden_runs
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 import depcap_jax as dc
 from depcap_jax import plots
@@ -99,6 +101,18 @@ def test_progress(result):
     assert [bar.get_height() for bar in right.patches] == seen.commits.tolist()
     (mean,) = with_gid(right, "mean")
     assert mean.get_ydata()[0] == pytest.approx((seen.commit_step > 0).sum() / seen.nfe)
+
+
+def test_tokens_are_written_below_their_positions(result):
+    seen = replay(result, 1)
+    ended = int(seen.tokens[3])  # stands in for the end of the text: the golden models never write it
+    words = {("<eos>" if token == ended else f"w{token}"): token for token in range(512)}
+    encoder = Tokenizer(models.WordLevel(words, unk_token="<eos>"))
+    encoder.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=encoder, eos_token="<eos>")
+    axes = plots.decode_map(result, 1, tokenizer=tokenizer).axes[0]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["∎" if token == ended else f"w{token}" for token in seen.tokens[: seen.reach]]
 
 
 def test_figures_are_not_left_open(result):
