@@ -104,7 +104,7 @@ def test_dream_learns_the_next_position(tmp_path):
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_loss_goes_down(family, tmp_path):
     run = train.Run(family, tmp_path)
-    losses = run.train(steps=60, quiet=True)
+    losses = run.train(steps=60, peak=6e-3, quiet=True)
     assert np.mean(losses[-5:]) < 0.7 * losses[0]
     assert set(run.evaluate()) == set(task.KINDS)
     logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -117,7 +117,7 @@ def test_resumed_run_equals_unbroken_run(tmp_path):
     # The broken run follows the same plan of 12 steps and is interrupted in the middle of a round.
     broken = train.Run("llada", tmp_path / "b")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "rate_at", lambda step, progress: planned_rate(step, step / 12))
+        patch.setattr(train, "rate_at", lambda step, progress, peak: planned_rate(step, step / 12, peak))
         first = broken.train(steps=7, quiet=True)
     resumed = train.Run("llada", tmp_path / "b", resume=True)
     assert (resumed.step, resumed.seed) == (7, 0)

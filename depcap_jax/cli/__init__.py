@@ -14,7 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-COMMANDS = ("demo", "generate", "chat", "convert", "bench", "info", "completion")
+COMMANDS = (
+    "demo",
+    "generate",
+    "chat",
+    "trace",
+    "eval",
+    "table",
+    "sweep",
+    "bench",
+    "convert",
+    "info",
+    "completion",
+)
 FAILED, INTERRUPTED = 2, 130
 
 

@@ -20,7 +20,7 @@ BUCKETS = ((32, 64), (48, 42), (72, 28), (112, 18))
 FULL = (168, 12)
 _ROUND = 512
 # A decoder always faces the full length, where a short answer drowns in masks: that must be seen often.
-_FULL_BATCHES = 4
+_FULL_BATCHES = 2
 _WIDENING_ROUNDS = 50
 # Copying from the prompt is learned quickly from problems that ask for nothing else, and slowly among others.
 _COPYING_ROUNDS = 20
