@@ -116,7 +116,7 @@ def test_training_and_held_out_prompts_are_disjoint():
 def test_held_out_problems_are_the_ones_of_the_seed():
     lines = "".join(json.dumps(dataclasses.asdict(problem)) + "\n" for problem in tiny.held_out())
     digest = hashlib.sha256(lines.encode()).hexdigest()
-    assert digest == "9ea4f6028b7a94fb43d866c6273adfa077ff4a58c86e564f7ce3630b8e402814"
+    assert digest == "a3a734852d91bc915c20479bd6737a4c112db4971c0007429e33598e87be3469"
     assert tiny.held_out() == task.draw_held_out()
     assert all(problem.check(problem.answer) for problem in tiny.held_out())
     assert {problem.kind for problem in tiny.held_out()[:40]} == set(KINDS)

@@ -79,7 +79,7 @@ def _story(prompt: str, reply: str) -> bool:
         return False
     total, position, friends = int(number), len(opening), set()
     visit = re.compile(
-        rf" (?:{hero} met (?P<a>{_NAME})|(?P<b>{_NAME}) came to {hero}|Then (?P<c>{_NAME}) came)\."
+        rf" (?:{hero} met (?P<a>{_NAME})|(?P<b>{_NAME}) met {hero}|Then (?P<c>{_NAME}) came)\."
         rf" (?P<giver>{_NAME}) gave (?P<taker>{_NAME}) (?P<amount>[2-6]) {things}\."
         rf" (?P=taker) thanked (?P=giver)\. (?:Now|So) {hero} has (?P<total>\d+) {things}\."
     )

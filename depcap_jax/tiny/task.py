@@ -147,7 +147,8 @@ def _story(rng: random.Random, level: float) -> tuple[str, str]:
         giver, taker = (hero, friend) if gives else (friend, hero)
         total += -amount if gives else amount
         told += [
-            rng.choice([f"{hero} met {friend}.", f"{friend} came to {hero}.", f"Then {friend} came."]),
+            # Equally long, so that what follows stands at the same distance from the prompt.
+            rng.choice([f"{hero} met {friend}.", f"{friend} met {hero}.", f"Then {friend} came."]),
             f"{giver} gave {taker} {amount} {things}.",
             f"{taker} thanked {giver}.",
             f"{rng.choice(['Now', 'So'])} {hero} has {total} {things}.",
