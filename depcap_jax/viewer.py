@@ -89,7 +89,7 @@ def show(*results: DecodeResult, height: int = 620, **settings: Any) -> Any:
         raise ModuleNotFoundError("show is for notebooks and needs IPython; save writes a file") from error
     document = html.escape(page(*results, **settings), quote=True)
     style = "width:100%;border:1px solid #8884;border-radius:8px"
-    # Not as an <iframe> to IPython's eyes: its own IFrame takes an address, and there is none.
+    # IPython warns of a bare <iframe> and advises its own, which takes an address; hence the <div>.
     return HTML(f'<div><iframe srcdoc="{document}" height="{int(height)}" style="{style}"></iframe></div>')
 
 

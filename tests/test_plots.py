@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from typing import TYPE_CHECKING, Any
 
 import golden_runs
 import numpy as np
@@ -15,9 +16,11 @@ import depcap_jax as dc
 from depcap_jax import plots
 from depcap_jax.replay import replay
 
-pytest.importorskip("matplotlib", reason="needs the extra plot")
-matplotlib = pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib", reason="needs the extra plot")
 matplotlib.use("agg")
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LENGTHS = np.array([5, 12])
 PROMPTS = np.random.default_rng(7).integers(0, 500, (2, 16))
@@ -36,13 +39,17 @@ def fixed() -> dc.DecodeResult:
     return dc.generate(golden_runs.model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
 
 
-def with_gid(axes, gid):
-    return [artist for artist in axes.findobj(lambda artist: artist.get_gid() == gid)]
+def panels(figure: Figure) -> list[Any]:
+    return list(figure.axes)
+
+
+def with_gid(axes: Any, gid: str) -> list[Any]:
+    return axes.findobj(lambda artist: artist.get_gid() == gid)
 
 
 def test_decode_map(result):
     seen = replay(result, 1)
-    axes = plots.decode_map(result, 1).axes[0]
+    axes = panels(plots.decode_map(result, 1))[0]
     (image,) = axes.images
     drawn = image.get_array()
     np.testing.assert_array_equal(drawn.mask, np.isnan(seen.confidence[:, : seen.reach]))
@@ -61,7 +68,7 @@ def test_decode_map(result):
 def test_signals(result):
     number = 2
     block = replay(result, 1).blocks[number]
-    above, below = plots.signals(result, number, 1).axes
+    above, below = panels(plots.signals(result, number, 1))
     drawn = {line.get_label(): line for line in [*above.lines, *below.lines]}
     for label, values in (
         ("influence $I_k$", block.influence),
@@ -80,7 +87,7 @@ def test_conflict_graph(result):
     assert seen.conflicts is not None
     step = 1 + int(np.argmax([len(edges) for edges in seen.conflicts]))
     assert len(seen.conflicts[step - 1]) > 0
-    above, below = plots.conflicts(result, step, 1).axes
+    above, below = panels(plots.conflicts(result, step, 1))
     arcs = {patch.get_gid(): patch for patch in above.patches}
     assert set(arcs) == {f"{i}-{j}" for i, j in seen.conflicts[step - 1]}
     for i, j in seen.conflicts[step - 1]:
@@ -96,7 +103,7 @@ def test_conflict_graph(result):
 
 def test_progress(result):
     seen = replay(result, 0)
-    left, right = plots.progress(result).axes
+    left, right = panels(plots.progress(result))
     assert [bar.get_height() for bar in left.patches] == [block.size for block in seen.blocks]
     assert [bar.get_height() for bar in right.patches] == seen.commits.tolist()
     (mean,) = with_gid(right, "mean")
@@ -110,7 +117,7 @@ def test_tokens_are_written_below_their_positions(result):
     encoder = Tokenizer(models.WordLevel(words, unk_token="<eos>"))
     encoder.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=encoder, eos_token="<eos>")
-    axes = plots.decode_map(result, 1, tokenizer=tokenizer).axes[0]
+    axes = panels(plots.decode_map(result, 1, tokenizer=tokenizer))[0]
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == ["∎" if token == ended else f"w{token}" for token in seen.tokens[: seen.reach]]
 

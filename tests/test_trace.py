@@ -135,7 +135,7 @@ def test_signals_are_the_papers(model, traced):
     """I and H from plain full passes in float64; the boundary is the first negative score, clipped."""
     rule: Any = CONFIGS["depcap"].partition
     assert isinstance(rule, DepGABlocks)
-    seen = replay(traced, 1)
+    seen: Any = replay(traced, 1)
     assert len(seen.blocks) > 2
     assert np.isnan(seen.blocks[0].influence).all()
     assert np.isnan(seen.blocks[0].score).all()
@@ -206,7 +206,8 @@ def test_a_row_is_recorded_the_same_alone(model, traced):
 def test_reading_what_was_not_recorded(model, traced):
     with pytest.raises(ValueError, match=r"trace=True"):
         replay(dataclasses.replace(traced, trace=None))
-    for row in (3, -1, True, "0"):
+    wrong: list[Any] = [3, -1, True, "0"]
+    for row in wrong:
         with pytest.raises(ValueError, match=r"row must be a whole number in \[0, 2\]"):
             replay(traced, row)
 

@@ -84,7 +84,8 @@ def test_the_page_holds_what_the_trace_says(results, tokenizer):
             assert run["table"][int.from_bytes(record[:-1], "little")] == tokenizer.decode([guess])
             assert record[-1] == pytest.approx(255 * confidence, abs=0.51)
     depcap, vanilla = data["runs"]
-    for block, was in zip(depcap["blocks"][1:], replay(results[0]).blocks[1:], strict=True):
+    blocks: Any = replay(results[0]).blocks
+    for block, was in zip(depcap["blocks"][1:], blocks[1:], strict=True):
         np.testing.assert_allclose(block["I"], was.influence, rtol=1e-3)
         np.testing.assert_allclose(block["H"], was.uncertainty, rtol=1e-3)
         np.testing.assert_allclose(block["S"], was.score, rtol=1e-3)
@@ -284,7 +285,7 @@ def test_play_runs_to_the_end_and_pauses(opened, results):
 
 def test_a_token_tells_its_story(opened, results, tokenizer):
     """By pointer and by keyboard alike."""
-    seen = replay(results[0])
+    seen: Any = replay(results[0])
     position = seen.blocks[2].start + 1
     hover(opened, 0, position)
     by_pointer = texts(opened, "#token *")
