@@ -64,3 +64,12 @@ def test_decoding_modules(module):
 )
 def test_models_and_conversion_know_nothing_of_decoding(path):
     assert not imported(path) & set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in PACKAGE.rglob("*.py") if path.parent.name != "cli"],
+    ids=lambda path: f"{path.parent.name}.{path.stem}",
+)
+def test_nobody_knows_the_command(path):
+    assert "cli" not in imported(path)
