@@ -12,7 +12,7 @@ from depcap_jax.sampling import Sampling
 from depcap_jax.select import ConfidenceThreshold, ConflictFree, FactorThreshold, TopOne
 from depcap_jax.stream import Snapshot, stream
 from depcap_jax.text import Infilled, Partial, RepliesError, Reply, TextGenerator
-from depcap_jax.types import DecodeError, DecodeResult, DecodeState, Status, raise_for_status
+from depcap_jax.types import DecodeError, DecodeResult, DecodeState, Status, Trace, raise_for_status
 
 __all__ = [
     "RECIPES",
@@ -40,6 +40,7 @@ __all__ = [
     "Status",
     "TextGenerator",
     "TopOne",
+    "Trace",
     "Transformer",
     "decode",
     "decode_step",

@@ -31,7 +31,13 @@ FEW_WORDS = {
     ("config", "batch", "prompt_length", "gen_length", "cache"),
     [
         (MANY_WORDS, 2, 64, 128, "dual"),  # the head's logits are the most
-        (dataclasses.replace(SMALL, num_heads=8, num_kv_heads=8, head_dim=8, **FEW_WORDS), 4, 384, 128, "none"),
+        (
+            dataclasses.replace(SMALL, num_heads=8, num_kv_heads=8, head_dim=8, **FEW_WORDS),
+            4,
+            384,
+            128,
+            "none",
+        ),
         (dataclasses.replace(SMALL, ff_width=4096, **FEW_WORDS), 8, 64, 64, "prefix"),
     ],
     ids=["head", "attention", "feed-forward"],

@@ -104,7 +104,7 @@ def test_dream_learns_the_next_position(tmp_path):
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_loss_goes_down(family, tmp_path):
     run = train.Run(family, tmp_path)
-    losses = run.train(steps=60, peak=6e-3, quiet=True)
+    losses = run.train(steps=60, quiet=True)
     assert np.mean(losses[-5:]) < 0.7 * losses[0]
     assert set(run.evaluate()) == set(task.KINDS)
     logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -129,7 +129,7 @@ def test_resumed_run_equals_unbroken_run(tmp_path):
 
 def test_rate_falls_to_zero_at_the_end_of_any_plan():
     assert train.rate_at(500, 0.1) == train.PEAK_RATE
-    assert train.rate_at(500, 0.7) == pytest.approx(train.PEAK_RATE / 2)
+    assert train.rate_at(500, 0.65) == pytest.approx(train.PEAK_RATE / 2)
     assert train.rate_at(500, 1.0) < 0.01 * train.PEAK_RATE
 
 

@@ -6,7 +6,6 @@ Axis letters: B rows, T canvas positions.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,8 +21,17 @@ _ROUND = 512
 # A decoder always faces the full length, where a short answer drowns in masks: that must be seen often.
 _FULL_BATCHES = 2
 _WIDENING_ROUNDS = 50
-# Copying from the prompt is learned quickly from problems that ask for nothing else, and slowly among others.
-_COPYING_ROUNDS = 20
+# What a kind asks for is learned in a few hundred steps from problems of that kind, and slowly among others.
+LESSONS = (
+    (20, ("choose", "shuffle")),
+    (14, ("code",)),
+    (16, ("shuffle", "choose")),
+    (16, ("steps",)),
+    (16, ("story",)),
+    (20, ("math",)),
+)
+"""How many rounds turn mainly on which kinds, one lesson after the other; then all kinds by their shares."""
+_LESSON_SHARE = 0.7
 # A row with one masked token out of a hundred would otherwise count a hundredfold and drown the others.
 _MAX_WEIGHT = 12.0
 # The lengths of the windows that block-wise decoders work on.
@@ -63,13 +71,17 @@ class Batches:
     def round(self, index: int) -> list[Batch]:
         """The batches of round `index`, in a random order of lengths."""
         level = min(1.0, 0.2 + index / _WIDENING_ROUNDS)
-        kinds = ("choose", "shuffle") if index < _COPYING_ROUNDS else (None,)
-        streams = [
-            task.problems((self.seed, index), held_out=False, kind=kind, level=level) for kind in kinds
-        ]
-        drawn = itertools.islice(itertools.chain.from_iterable(zip(*streams, strict=True)), _ROUND)
-        waiting = encode(self._tokenizer, list(drawn))
         rng = np.random.default_rng((self.seed, index))
+        kinds = lesson(index)
+        streams = {
+            kind: task.problems((self.seed, index), held_out=False, kind=kind, level=level)
+            for kind in (None, *kinds)
+        }
+        order = [
+            kinds[i % len(kinds)] if kinds and share < _LESSON_SHARE else None
+            for i, share in enumerate(rng.random(_ROUND))
+        ]
+        waiting = encode(self._tokenizer, [next(streams[kind]) for kind in order])
         length, rows = FULL
         whole = _FULL_BATCHES * rows
         chunks = [(length, waiting[i : i + rows]) for i in range(0, whole, rows)]
@@ -84,6 +96,15 @@ class Batches:
             rest += fitting[whole:]  # the odd ones ride in the next longer bucket
         rng.shuffle(chunks)  # type: ignore[arg-type]  # a list will do
         return [mask(rows, length, rng) for length, rows in chunks]
+
+
+def lesson(index: int) -> tuple[str, ...]:
+    """The kinds that round `index` turns on; none after the last lesson."""
+    for rounds, kinds in LESSONS:
+        if index < rounds:
+            return kinds
+        index -= rounds
+    return ()
 
 
 def encode(encoder: Tokenizer, problems: Sequence[task.Problem]) -> list[Row]:

@@ -34,9 +34,9 @@ from depcap_jax.tiny.batches import BUCKETS, Batch, Batches, fixed_masks
 
 Params = dict[str, jax.Array]
 
-PEAK_RATE = 3e-3
+PEAK_RATE = 6e-3
 _WARMUP_STEPS = 100
-_STEADY = 0.4
+_STEADY = 0.3
 _AVERAGE = 0.998
 _SAVE_SECONDS = 60.0
 # A process that was suspended must not find its learning rate gone when it wakes.
@@ -54,12 +54,12 @@ def model_config(family: Family) -> ModelConfig:
         family=family,
         vocab_size=size,
         embedding_size=size,
-        width=192,
+        width=128,
         num_layers=4,
-        num_heads=6,
-        num_kv_heads=3,
+        num_heads=4,
+        num_kv_heads=2,
         head_dim=32,
-        ff_width=672,
+        ff_width=384,
         rope_theta=10_000.0,
         norm_eps=1e-6 if dream else 1e-5,
         qkv_bias=dream,
