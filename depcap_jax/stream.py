@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from depcap_jax.config import DecodeConfig
-from depcap_jax.decode import decode_step, is_live
+from depcap_jax.decode import Turn, is_live, observed_step
 from depcap_jax.generate import start
 from depcap_jax.types import DecodeError, DecodeState, DiffusionLM, Status
 
@@ -23,6 +23,8 @@ class Snapshot:
     """[G] int32: ids; the mask id where a position is still open."""
     commit_step: np.ndarray
     """[G] int32: the pass at which each position was committed, from 1; 0 where it is open."""
+    confidence: np.ndarray
+    """[G] float32: the probability of each token when it was committed; NaN where it is open."""
     block: tuple[int, int]
     """The current block: its first position in the answer, and one past its last."""
     nfe: int
@@ -51,9 +53,19 @@ def stream(
     """
     keys = None if key is None or config.sampling is None else key[None]
     state, live = _begin(model, jnp.asarray(prompt_ids)[None], jnp.array([prompt_length]), config, keys)
+    confidence = np.full(config.gen_length, np.nan, np.float32)
     while bool(live):
-        state, live = _turn(model, state, config)
-        yield _snapshot(state, prompt_length, config.gen_length)
+        state, live, seen = _turn(model, state, config)
+        tokens, steps = (
+            np.asarray(x[0])[prompt_length : prompt_length + config.gen_length]
+            for x in (state.tokens, state.commit_step)
+        )
+        block = (int(state.block_start[0]) - prompt_length, int(state.block_end[0]) - prompt_length)
+        nfe = int(state.nfe[0])
+        fresh = np.flatnonzero(steps == nfe)
+        confidence = confidence.copy()
+        confidence[fresh] = np.asarray(seen[0])[fresh - block[0]]
+        yield Snapshot(tokens, steps, confidence, block, nfe)
     if int(state.status[0]) != Status.OK:
         raise DecodeError(Status(int(state.status[0])).message)
 
@@ -71,12 +83,14 @@ def _begin(
 
 
 @jax.jit
-def _turn(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> tuple[DecodeState, jax.Array]:
-    state = decode_step(model, state, config)
-    return state, jnp.any(is_live(model, state, config))
+def _turn(
+    model: DiffusionLM, state: DecodeState, config: DecodeConfig
+) -> tuple[DecodeState, jax.Array, jax.Array]:
+    """One turn, whether it goes on, and the confidences [B, L] from each block's start."""
 
+    def observe(_: DecodeState, turn: Turn) -> jax.Array:
+        found = jnp.exp(turn.prediction.log_confidence[:, : config.sizes.longest])
+        return jnp.pad(found, ((0, 0), (0, config.sizes.longest - found.shape[1])))
 
-def _snapshot(state: DecodeState, begin: int, gen_length: int) -> Snapshot:
-    tokens, steps = (np.asarray(x[0])[begin : begin + gen_length] for x in (state.tokens, state.commit_step))
-    block = (int(state.block_start[0]) - begin, int(state.block_end[0]) - begin)
-    return Snapshot(tokens, steps, block, int(state.nfe[0]))
+    state, seen = observed_step(model, state, config, observe)
+    return state, jnp.any(is_live(model, state, config)), seen

@@ -309,11 +309,15 @@ def test_a_stream_ends_as_a_run_does(model, tokenizer, prompts, temperature):
     assert last.text == reply.text
     assert [partial.snapshot.nfe for partial in partials] == list(range(1, reply.nfe + 1))
     assert tuple(last.snapshot.commit_step[: len(reply.tokens)]) == reply.commit_steps
+    parallel = [np.sort(s.confidence[s.commit_step == s.nfe])[:-1] for s in (p.snapshot for p in partials)]
+    # All that is committed together, but for the best, has passed the threshold.
+    assert (np.concatenate(parallel) >= 0.9).all() or temperature > 0
     for before, after in itertools.pairwise(partial.snapshot for partial in partials):
         settled = before.commit_step > 0
         assert (after.tokens[settled] == before.tokens[settled]).all()
         assert set(after.commit_step[~settled]) <= {0, after.nfe}
         assert after.nfe in after.commit_step
+        assert (np.isnan(after.confidence) == (after.commit_step == 0)).all()
         assert after.block[0] <= np.argmax(after.commit_step == after.nfe) < after.block[1]
 
 

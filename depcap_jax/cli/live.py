@@ -29,10 +29,17 @@ def show(generator: TextGenerator, prompt: str | list[dict[str, str]]) -> Partia
 
 
 def _draw(partial: Partial) -> Text:
-    """Committed text, what this pass committed, and open positions."""
-    drawn = Text()
+    """Committed text, what this pass committed in the colour of its confidence, and open positions."""
+    seen, drawn = partial.snapshot, Text()
+    fresh = seen.confidence[seen.commit_step == seen.nfe]
     for text, step in partial.pieces:
-        drawn.append(text, "dim" if step == 0 else "bold green" if step == partial.snapshot.nfe else "")
-    begin, end = partial.snapshot.block
-    drawn.append(f"\n[pass {partial.snapshot.nfe}, block {begin} to {end}]", "dim")
+        drawn.append(text, "dim" if step == 0 else f"bold {_colour(fresh.min())}" if step == seen.nfe else "")
+    begin, end = seen.block
+    drawn.append(f"\n[pass {seen.nfe}, block {begin} to {end}, ", "dim")
+    drawn.append(f"{len(fresh)} committed, confidence {fresh.min():.2f} to {fresh.max():.2f}", "dim")
+    drawn.append("]", "dim")
     return drawn
+
+
+def _colour(confidence: float) -> str:
+    return "green" if confidence >= 0.9 else "yellow" if confidence >= 0.5 else "red"
