@@ -24,7 +24,7 @@ pytest.importorskip("matplotlib", reason="needs the extra notebook")
 ROOT = Path(__file__).parent.parent
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = ["inside_depcap", "quickstart", "why_additive", "write_your_own_policy"]
-MOST_SECONDS, MOST_BYTES = 120, 700_000
+MOST_BYTES = 700_000
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 notebooks = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -73,9 +73,10 @@ def test_all_are_here():
 
 
 @notebooks
-def test_it_runs_in_two_minutes(path):
-    _, seconds = executed(path)
-    assert 0 < seconds < MOST_SECONDS
+def test_it_runs(path):
+    notebook, _ = executed(path)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
 
 
 @notebooks

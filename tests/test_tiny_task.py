@@ -91,7 +91,8 @@ def test_right_answers_that_were_not_drawn_are_accepted():
     assert sum(shuffle.check(f"{', '.join(order)}.") for order in orders) == 6
     code = task.Problem("code", "Write code: add 3.", "")
     assert code.check("def h(q):\n    w = q + 3\n    return w")
-    assert not code.check("def h(q):\n    q = q + 3\n    return q")
+    assert code.check("def h(q):\n    q = q + 3\n    return q")
+    assert not code.check("def h(q):\n    w = q + 3\n    return q")
     math = task.Problem(
         "math", "Ann has 12 pens. Ann gets 3 bags of 4. Ann drops 7. How many pens does Ann have?", ""
     )

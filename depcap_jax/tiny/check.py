@@ -104,15 +104,15 @@ def _code(prompt: str, reply: str) -> bool:
     defined = re.fullmatch(r"def [a-z]\(([a-z])\):", head)
     if defined is None or len(body) != len(asked) + 1:
         return False
-    names = [defined[1]]
+    latest = defined[1]  # names may be used again: what counts is that each line takes the latest value
     for line, operation in zip(body, asked, strict=False):
         word, number = operation.split()
         sign = {"add": r"\+", "minus": "-", "times": r"\*"}[word]
-        assigned = re.fullmatch(rf"    ([a-z]) = {names[-1]} {sign} {number}", line)
-        if assigned is None or assigned[1] in names:
+        assigned = re.fullmatch(rf"    ([a-z]) = {latest} {sign} {number}", line)
+        if assigned is None:
             return False
-        names.append(assigned[1])
-    return body[-1] == f"    return {names[-1]}"
+        latest = assigned[1]
+    return body[-1] == f"    return {latest}"
 
 
 _CHECKERS: dict[str, Callable[[str, str], bool]] = {
