@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,11 @@ def converted_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def family(request: pytest.FixtureRequest) -> str:
     """Each family in turn."""
     return request.param
+
+
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """Lets started processes heed SIGINT, which a shell's background jobs are born to ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

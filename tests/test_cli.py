@@ -189,7 +189,7 @@ def test_a_reader_that_leaves_early_is_no_error(environment):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ctrl_c_ends_with_130_and_a_sane_terminal(environment):
+def test_ctrl_c_ends_with_130_and_a_sane_terminal(environment, heeds_ctrl_c):
     import pty
 
     ours, theirs = pty.openpty()

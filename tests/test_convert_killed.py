@@ -38,7 +38,7 @@ sys.exit(command.main(sys.argv[2:]))
 
 
 @pytest.fixture
-def start(golden_dir, tmp_path):
+def start(golden_dir, tmp_path, heeds_ctrl_c):
     """Starts a conversion to `target` and waits until it is half-way."""
     started: list[subprocess.Popen[str]] = []
 
