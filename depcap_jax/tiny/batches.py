@@ -21,7 +21,7 @@ _ROUND = 512
 # A decoder always faces the full length, where a short answer drowns in masks: that must be seen often.
 _FULL_BATCHES = 2
 _WIDENING_ROUNDS = 50
-# What a kind asks for is learned in a few hundred steps from problems of that kind, and slowly among others.
+# `code` alone was at its floor after 300 steps, and far from it among the others after 1,700.
 LESSONS = (
     (20, ("choose", "shuffle")),
     (14, ("code",)),
