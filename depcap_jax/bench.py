@@ -21,7 +21,7 @@ import numpy as np
 from flax import nnx
 
 from depcap_jax.caching import BlockCache
-from depcap_jax.config import CACHES, RECIPES, DecodeConfig, recipe
+from depcap_jax.config import CACHES, RECIPES, DecodeConfig, recipe, recipe_settings
 from depcap_jax.decode import choose_head_width, decode_step, head_widths, is_live, plan_turn
 from depcap_jax.generate import generate, start
 from depcap_jax.models import ModelConfig, Transformer
@@ -135,7 +135,9 @@ def measure(
     **settings: Any,
 ) -> Measurement:
     """Times the recipe `name` on prompts [B, P] against its own bare passes."""
-    config = recipe(name, **{"stop_at_eos": False, **settings})
+    # Any id will do as AdaBlock's delimiter: what is timed is looking for it.
+    own = {"delimiter_ids": (0,)} if "delimiter_ids" in recipe_settings(name) else {}
+    config = recipe(name, **{"stop_at_eos": False, **own, **settings})
     batch, width = prompt_ids.shape
     passes = list(record_passes(model, prompt_ids, config))
     canvas = jnp.zeros((batch, width + config.gen_length), jnp.int32)
@@ -192,22 +194,33 @@ def run(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the benchmark's arguments."""
-    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["depcap"])
-    parser.add_argument("--caches", nargs="+", choices=CACHES, default=["none", "dual"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1], help="rows decoded together")
-    parser.add_argument("--prompt-length", type=int, default=128, help="positions of a prompt")
-    parser.add_argument("--gen-length", type=int, default=256, help="positions of an answer")
-    parser.add_argument("--repeats", type=int, default=3, help="how often each pair is measured")
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["depcap"], help="default: depcap")
+    parser.add_argument(
+        "--caches", nargs="+", choices=CACHES, default=["none", "dual"], help="default: none dual"
+    )
+    parser.add_argument(
+        "--batches", nargs="+", type=int, default=[1], metavar="N", help="rows decoded together; default: 1"
+    )
+    parser.add_argument("--prompt-length", type=int, metavar="N", help="default: 128, or half the context")
+    parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")
+    parser.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help="how often each pair is measured; default: 3"
+    )
 
 
 def report(chosen: argparse.Namespace, model: DiffusionLM | None = None) -> None:
     """Prints the table, a line at a time.
 
     Raises:
-      ValueError: if a count is below 1.
+      ValueError: if a count is below 1, or prompt and answer exceed the context.
     """
-    for name in ("prompt_length", "gen_length", "repeats"):
-        check_count(f"--{name.replace('_', '-')}", getattr(chosen, name), 1)
+    model = random_model() if model is None else model
+    context = model.config.max_length
+    prompt_length = min(128, context // 2) if chosen.prompt_length is None else chosen.prompt_length
+    gen_length = min(256, context // 2) if chosen.gen_length is None else chosen.gen_length
+    check_count("--prompt-length", prompt_length, 1, context - 1)
+    check_count("--gen-length", gen_length, 1, context - prompt_length)
+    check_count("--repeats", chosen.repeats, 1)
     for batch in chosen.batches:
         check_count("--batches", batch, 1)
     print(
@@ -219,8 +232,8 @@ def report(chosen: argparse.Namespace, model: DiffusionLM | None = None) -> None
         recipes=tuple(chosen.recipes),
         caches=tuple(chosen.caches),
         batches=tuple(chosen.batches),
-        prompt_length=chosen.prompt_length,
-        gen_length=chosen.gen_length,
+        prompt_length=prompt_length,
+        gen_length=gen_length,
         repeats=chosen.repeats,
     ):
         rate = row.tokens / row.seconds

@@ -121,6 +121,10 @@ class Codec:
         return pieces
 
     def _ids(self, name: str, text: str, **settings: Any) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # bytes that the terminal could not decode arrive as lone surrogates
+            raise ValueError(f"{name} is not a text in UTF-8: {text!r}") from None
         ids = list(self._tokenizer(text, **settings)["input_ids"])
         for token in ids:
             if not 0 <= token < self._vocab_size:

@@ -67,6 +67,8 @@ def check_count(name: str, value: Any, low: int, high: int | None = None) -> Non
 
 
 def _interval(low: float | None, high: float | None) -> str:
+    # Whole numbers in full: 4294967295 is not 4.29497e+09.
+    shown = [f"{bound:g}" if isinstance(bound, float) else str(bound) for bound in (low, high)]
     if low is None:
-        return "(finite or infinite)" if high is None else f"of at most {high:g}"
-    return f"of at least {low:g}" if high is None else f"in [{low:g}, {high:g}]"
+        return "(finite or infinite)" if high is None else f"of at most {shown[1]}"
+    return f"of at least {shown[0]}" if high is None else f"in [{shown[0]}, {shown[1]}]"

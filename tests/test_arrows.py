@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "partition": {"numerics", "select", "settings"},
     "caching": {"settings", "types"},
     "config": {"caching", "partition", "sampling", "select", "settings"},
+    "defaults": {"config"},
     "decode": {"caching", "config", "sampling", "select", "types"},
     "trace": {"config", "decode", "numerics", "partition", "select", "types"},
     "generate": {"config", "decode", "trace", "types"},

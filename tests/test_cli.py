@@ -18,7 +18,7 @@ from depcap_jax.cli import COMMANDS
 INSTALLED = shutil.which("depcap", path=str(Path(sys.executable).parent))
 DEPCAP = [INSTALLED] if INSTALLED else [sys.executable, "-m", "depcap_jax.cli"]
 ROOT = Path(__file__).parent.parent
-QUESTION = "Ann has 12 apples. Ann buys 3 more. How many apples does Ann have?"
+QUESTION = "Ann has 12 apples. Ann buys 3. How many apples does Ann have?"
 FAST = ("--recipe", "vanilla", "--gen-length", "32")
 
 
@@ -76,12 +76,29 @@ def test_every_command_has_help_with_examples(depcap, command):
         (["generate", "Hello!", "--gen-length", "many"], "many"),
         (["generate", "Hello! " * 300], "prompt 0 has"),
         (["generate", "Hello!", "--watch", "--json"], "--watch"),
+        (["generate", "Hello!", "--watch", "--stats"], "--watch"),
+        (["generate", "--whole"], "no prompt"),
+        (["generate", "caf\udce9"], "prompt 0 is not a text in UTF-8"),
+        (
+            ["generate", "Hello!", "--seed", "99999999999999999999"],
+            "--seed must be a whole number in [0, 4294967295]",
+        ),
+        (["generate", "Hello!", "--top-p", "0.5"], "--temperature"),
+        (["generate", "Hello!", "--model", "[/x]"], "[/x]"),
+        (["trace", "Hello!", "-o", "tests"], "tests is a folder"),
+        (["table", "--recipes", "factor", "depcap"], "factor"),
+        (["table", "--out", "README.md"], "README.md"),
+        (["sweep", "--vary", "tau_low=[1]"], "'[1]'"),
         (["generate", "Hello!", "--batch-size", "0"], "batch_size"),
         (["chat", "--turns", "-1"], "--turns"),
         (["demo", "--problems", "501"], "--problems must be a whole number in [1, 500], got 501"),
         (["demo", "--recipes", "best"], "best"),
         (["convert", "nowhere", "target"], "nowhere"),
         (["bench", "--batches", "0"], "--batches"),
+        (
+            ["bench", "--model", "tiny-llada", "--gen-length", "200"],
+            "--gen-length must be a whole number in [1, 128]",
+        ),
         (["info", "--model", "tiny-llada", "--gen-length", "999"], "999"),
         (["completion", "fish"], "fish"),
     ],

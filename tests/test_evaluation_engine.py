@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import importlib
 import json
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from depcap_jax.checkpoint import load, save
+from depcap_jax.evaluation import engine
 from depcap_jax.evaluation.batches import BatchDecoder
 from depcap_jax.evaluation.engine import Subject, evaluate, without_timing
 from depcap_jax.evaluation.records import RecordFile, publish_text
@@ -58,7 +60,7 @@ def test_records_are_what_was_decoded(subject, tmp_path):
         assert record["nfe"] == reply.nfe
         assert record["block_sizes"] == list(reply.block_sizes)
         assert record["right"] == problem.score(reply.text)
-    assert len({record["nfe"] for record in run.content["problems"]}) > 1  # the problems do differ
+    assert len({record["answer"] for record in run.content["problems"]}) > 1  # the problems do differ
     summary = run.summary
     assert summary["nfe"] == sum(reply.nfe for reply in replies) / COUNT
     assert summary["tokens"] == sum(len(reply.tokens) for reply in replies)
@@ -128,6 +130,22 @@ def test_other_settings_never_resume(subject, tmp_path):
     assert len(paths) == 5
 
 
+def test_another_model_never_resumes(subject, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    task = load_task("tiny", limit=2)
+    other = load(GOLDEN / "llada")[0]
+    other.config = dataclasses.replace(other.config, rope_theta=1000.0)
+    weights = {"weights": other.embed[...].at[0, 0].add(1.0)}
+    changed = load(GOLDEN / "llada")[0]
+    changed.embed[...] = weights["weights"]
+    paths = [
+        evaluate(dataclasses.replace(subject, **change), task, SETTING, tmp_path).path
+        for change in ({}, {"model": other}, {"model": changed}, {"seed": 1}, {"batch_size": 1})
+    ]
+    monkeypatch.setattr(engine, "source_fingerprint", lambda: "another")
+    paths.append(evaluate(subject, task, SETTING, tmp_path).path)
+    assert len(set(paths)) == 6
+
+
 def test_a_title_is_no_setting(subject, tmp_path):
     task = load_task("tiny", limit=2)
     titled = SETTING.change("called otherwise")
@@ -194,6 +212,25 @@ def test_describe_tells_all_settings():
     assert described["cache"]["policy"] == "DualCache"
     assert described["gen_length"] == 256
     json.dumps(described)
+    as_ints, as_floats = (
+        describe(Setting("depcap", {"gamma": kind(-16), "lambda_u": kind(1)}).build())
+        for kind in (int, float)
+    )
+    assert json.dumps(as_ints) == json.dumps(as_floats)
+
+
+def test_adablock_takes_its_threshold_from_the_family(subject):
+    ada = Setting("adablock", {"delimiter_ids": (7,)})
+    thresholds = [
+        describe(ada.build(predicts_next=dream))["partition"]["delimiter_threshold"]
+        for dream in (False, True)
+    ]
+    assert thresholds == pytest.approx([0.3, 0.5])
+    given = ada.change(delimiter_threshold=0.4).build(predicts_next=True)
+    assert describe(given)["partition"]["delimiter_threshold"] == pytest.approx(0.4)
+    assert describe(subject.build(Setting("adablock")))["partition"]["delimiter_ids"] == [
+        tiny_tokenizer.vocabulary().index("\n")
+    ]
 
 
 def test_tasks():
@@ -224,7 +261,7 @@ def test_commands_give_the_same_numbers(checkpoint, tmp_path, capsys):
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("depcap ")]
     command("table", *common, "--no-plots", "--recipes", "depcap", "cap", "--out", str(tmp_path / "table"))
     assert any(shown.startswith("cap, block_length 32") for shown in capsys.readouterr().out.splitlines())
-    command("sweep", *common, "--no-plots", "--vary", "tau_low=0.8,0.5", "--out", str(tmp_path / "sweep"))
+    command("sweep", *common, "--no-plots", "--vary", "gamma=-16,-8", "--out", str(tmp_path / "sweep"))
     (evaluated,) = (tmp_path / "eval").glob("*.json")
     for folder in ("table", "sweep"):
         same = tmp_path / folder / evaluated.name
@@ -235,4 +272,4 @@ def test_commands_give_the_same_numbers(checkpoint, tmp_path, capsys):
     assert float(rows[1]["nfe"]) == read(evaluated)["summary"]["nfe"]
     (markdown,) = (tmp_path / "sweep").glob("*.md")
     assert f"{read(evaluated)['summary']['nfe']:.1f}" in line
-    assert "| depcap, tau_low 0.5 | none |" in markdown.read_text()
+    assert "| depcap, gamma -8 | none |" in markdown.read_text()

@@ -55,6 +55,24 @@ def test_the_mean_is_right(model):
     assert abs(found.value - np.mean(by_count)) < 4 * found.standard_error
 
 
+@pytest.mark.parametrize("samples", [16, 64])
+def test_the_standard_error_is_that_of_repeated_estimates(samples):
+    """Over seeds, estimates spread as much as each of them says, within what 60 of them can tell."""
+    model = load(GOLDEN / "llada")[0]
+    pair = Pair((5, 6), tuple(range(7, 19)))
+    found = [
+        log_likelihoods(model, [pair], samples=samples, batch_size=64, seed=seed)[0] for seed in range(60)
+    ]
+    spread = np.std([estimate.value for estimate in found], ddof=1)
+    said = np.sqrt(np.mean([estimate.standard_error**2 for estimate in found]))
+    assert 0.65 < said / spread < 1.5
+
+
+def test_one_sample_does_not_know_its_error():
+    (found,) = log_likelihoods(load(GOLDEN / "llada")[0], [Pair((5, 6), (7, 8, 9))], samples=1, batch_size=1)
+    assert np.isnan(found.standard_error)
+
+
 def test_an_estimate_is_its_own(model):
     pairs = [Pair((5, 6), (7, 8, 9)), Pair(tuple(range(40)), tuple(range(20))), Pair((1,), (2, 3))]
     together = log_likelihoods(model, pairs, samples=6, batch_size=4)

@@ -96,6 +96,33 @@ def test_unknown_settings_are_errors(checkpoint):
         DepCapLM(str(checkpoint), batch_size="auto")
 
 
+def test_bad_arguments_are_one_clear_line(checkpoint, tmp_path):
+    for arguments, complaint in {
+        "recipe=depcap": "pretrained=FOLDER",
+        f"pretrained={checkpoint},chat=yes": "chat must be True, False or None, got 'yes'",
+        f"pretrained={checkpoint},seed=abc": "seed must be a whole number",
+        f"pretrained={checkpoint},batch_size=0": "batch_size must be a whole number of at least 1, got 0",
+        f"pretrained={checkpoint},recipe=adablock,delimiter_ids=x": "ids joined by",
+    }.items():
+        with pytest.raises(ValueError, match=complaint):
+            DepCapLM.create_from_arg_string(arguments, {"batch_size": 1, "device": "cuda:0"})
+    with pytest.raises(OSError, match="record"):
+        DepCapLM(str(checkpoint), record=str(tmp_path / "nowhere" / "record.jsonl"))
+    lm = DepCapLM.create_from_arg_string(
+        f"pretrained={checkpoint},batch_size=4,device=cpu", {"batch_size": 1}
+    )
+    assert lm._batch_size == 4
+
+
+def test_an_error_of_estimates_is_told(lm, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logging.getLogger("lm_eval"), "propagate", True)
+    with caplog.at_level(logging.INFO, "lm_eval"):
+        lm.loglikelihood(asked("loglikelihood", ("Go from 1 to", " 9 in 3")), disable_tqdm=True)
+    assert "standard error" in caplog.text
+    lm.generate_until(asked("generate_until", ("a", {"max_gen_toks": 512})))
+    assert "--model_args gen_length=512" in caplog.text
+
+
 def test_settings_reach_the_decoder(checkpoint):
     text = f"pretrained={checkpoint},cache=dual,gen_length=32,gamma=-8,l_max=16,delimiter_ids=3+4,recipe="
     depcap = DepCapLM.create_from_arg_string(text.replace("delimiter_ids=3+4,", "") + "depcap")
@@ -182,7 +209,8 @@ def test_command(checkpoint, data, tmp_path):
     arguments = f"pretrained={checkpoint},recipe=confidence,gen_length=16,record={tmp_path / 'r.jsonl'}"
     command = [sys.executable, "-m", "depcap_jax.evaluation", *words, "--model_args", arguments]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert refused.returncode != 0
+    assert refused.returncode == 1
+    assert "--allow-code-execution" in refused.stderr.splitlines()[-1]
     done = subprocess.run([*command, "--allow-code-execution"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "depcap_humaneval" in done.stdout

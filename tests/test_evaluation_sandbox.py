@@ -33,9 +33,23 @@ def test_right_and_wrong():
             "status 0 before its tests",
         ),
         ("def double(x):\n    return 4\n'''", "SyntaxError"),
+        ("import builtins\nbuiltins.exec = lambda *_: None", "NameError"),
+        ("import builtins\nbuiltins.compile = lambda *_, **__: 'pass'", "NameError"),
+        ("import sys\nsys._getframe(1).f_locals.get('parts', []).clear()", "NameError"),
         ("import atexit, os\natexit.register(os._exit, 0)\nraise ValueError('early')", "ValueError: early"),
     ],
-    ids=["exit", "SystemExit", "exit in the function", "print", "write", "swallow", "atexit"],
+    ids=[
+        "exit",
+        "SystemExit",
+        "exit in the function",
+        "print",
+        "write",
+        "swallow",
+        "exec",
+        "compile",
+        "frame",
+        "atexit",
+    ],
 )
 def test_tricks_do_not_pass(trick, reason):
     outcome = run_program([trick, TESTS], LIMITS)
@@ -109,6 +123,16 @@ def test_it_sees_nothing_of_us(monkeypatch: pytest.MonkeyPatch):
         "assert not hasattr(__main__, 'lock_in')\n"
     )
     assert run_program([program]).passed
+
+
+def test_what_runs_only_by_hand_is_not_run():
+    by_hand = "if __name__ == '__main__':\n    print(double(int(input())))"
+    assert run_program([f"{RIGHT}\n{by_hand}", TESTS]).passed
+
+
+def test_numpy_works():
+    program = "import numpy\ndef double(x):\n    return (numpy.eye(2) @ [x, x]).sum()"
+    assert run_program([program, TESTS]).passed
 
 
 def test_limits_are_checked():

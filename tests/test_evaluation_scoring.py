@@ -144,6 +144,7 @@ def test_find_code():
         ("```python\ndef area(r):\n    return math.pi * r * r\n```", 1.0),
         ("def area(r):\n    return math.pi * r * r", 1.0),
         ("```python\n    return math.pi * r * r\n```", 1.0),
+        ("    return math.pi * r * r\n\ndef area(side):\n    return side * side\n", 1.0),
         ("    return 3 * r * r\n", 0.0),
         ("area = 1\n", 0.0),
     ],

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from depcap_jax import tiny
-from depcap_jax.tiny import task, tokenizer
+from depcap_jax.tiny import task, tokenizer, words
 from depcap_jax.tiny.batches import ANSWER_LENGTH, encode
 
 KINDS = list(task.KINDS)
@@ -25,8 +26,8 @@ def sample(seed: int, kind: str) -> task.Problem:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_answers_are_right(kind: str):
-    for level in (0.0, 0.5, 1.0):
-        for problem in itertools.islice(task.problems(1, held_out=False, kind=kind, level=level), 300):
+    for easiest in (0.0, 1.0):
+        for problem in itertools.islice(task.problems(1, held_out=False, kind=kind, easiest=easiest), 300):
             assert problem.check(problem.answer), problem
             assert problem.check(f" {problem.answer}\n")
 
@@ -49,9 +50,9 @@ def test_another_number_is_wrong(kind: str, seed: int, data: st.DataObject):
 @settings(max_examples=60, deadline=None)
 def test_another_name_in_one_place_is_wrong(kind: str, seed: int, data: st.DataObject):
     problem = sample(seed, kind)
-    names = {"story": task.NAMES, "code": list("abcxyz")}.get(kind, ["zebra"])
+    names = {"story": words.NAMES + words.FRIENDS, "code": list("abcxyz")}.get(kind, ["zebra"])
     # The one place where another name is right is a function's own name, which nothing else mentions.
-    places = {"story": rf"\b({'|'.join(task.NAMES)})\b", "code": r"(?<!def )\b[a-z]\b"}.get(
+    places = {"story": rf"\b({'|'.join(words.NAMES + words.FRIENDS)})\b", "code": r"(?<!def )\b[a-z]\b"}.get(
         kind, r"\b[a-z]+\b"
     )
     found = data.draw(st.sampled_from(list(re.finditer(places, problem.answer))))
@@ -81,8 +82,9 @@ def test_extras_nothing_and_other_replies_are_wrong(kind: str):
 
 
 def test_right_answers_that_were_not_drawn_are_accepted():
-    steps = task.Problem("steps", "Go from 10 to 20 in 2 steps.", "")
-    assert [steps.check(f"10 + {a} = {10 + a}\n{10 + a} + {10 - a} = 20") for a in range(4, 7)] == [True] * 3
+    steps = task.Problem("steps", "Go from 10 pens in 2 steps.", "")
+    for a, b in itertools.product(range(1, 10), repeat=2):
+        assert steps.check(f"10 + {a} = {10 + a}\n{10 + a} - {b} = {10 + a - b}")
     choose = task.Problem("choose", "Choose 3 of these in order: ant, bat, cat, dog, elk.", "")
     orders = itertools.permutations(["ant", "bat", "cat", "dog", "elk"], 3)
     assert sum(choose.check(f"I choose {', '.join(order)}.") for order in orders) == 10
@@ -93,17 +95,47 @@ def test_right_answers_that_were_not_drawn_are_accepted():
     assert code.check("def h(q):\n    w = q + 3\n    return w")
     assert code.check("def h(q):\n    q = q + 3\n    return q")
     assert not code.check("def h(q):\n    w = q + 3\n    return q")
-    math = task.Problem(
-        "math", "Ann has 12 pens. Ann gets 3 bags of 4. Ann drops 7. How many pens does Ann have?", ""
-    )
-    assert math.check("3 * 4 = 12\n12 + 12 = 24\n24 - 7 = 17\n#### 17")
+    story = task.Problem("story", "Tell a story about Leo, 20 pens and 2 visits.", "")
+    visits = [
+        "Leo met Ben. Leo gave Ben 2 pens. Ben thanked Leo. Now Leo has 18 pens.",
+        "Ben met Leo. Ben gave Leo 5 pens. Leo thanked Ben. So Leo has 23 pens.",
+        "Then Leo came. Leo gave Leo 5 pens. Leo thanked Leo. So Leo has 23 pens.",
+    ]
+    assert story.check(f"Leo had 20 pens. {visits[0]} {visits[1]}")
+    assert not story.check(f"Leo had 20 pens. {visits[1]} {visits[0]}")
+    assert not story.check(f"Leo had 20 pens. {visits[0]} {visits[2]}")
+
+
+def test_the_right_answer_is_computed_from_the_prompt_alone():
+    math = task.Problem("math", "Ann has 12 pens. Ann gets 9. Ann drops 7. How many pens does Ann have?", "")
+    assert math.check("12 + 9 = 21\n21 - 7 = 14\n#### 14")
+    assert not math.check("12 + 9 = 21\n21 + 7 = 28\n#### 28")
+
+
+def test_what_only_looks_right_is_wrong():
+    steps = task.Problem("steps", "Go from 10 pens in 2 steps.", "")
+    assert steps.check("10 + 5 = 15\n15 + 5 = 20")
+    for total in ("015", "\u0661\u0665", "0" * 5000 + "15"):
+        assert not steps.check(f"10 + 5 = {total}\n15 + 5 = 20")
+    story = task.Problem("story", "Tell a story about Leo, 20 pens and 1 visit.", "")
+    told = "Leo had 20 pens. Then {0} came. {0} gave Leo 5 pens. Leo thanked {0}. So Leo has 25 pens."
+    assert story.check(told.format("Sue"))
+    assert not story.check(told.format("Now"))
+    code = task.Problem("code", "Write code: add 3.", "")
+    assert code.check("def total(cat):\n    dog = cat + 3\n    return dog")
+    assert not code.check("def total(in):\n    in = in + 3\n    return in")
 
 
 def test_a_foreign_prompt_or_kind_is_refused():
     with pytest.raises(ValueError, match="riddle"):
         task.Problem("riddle", "", "").check("")
-    with pytest.raises(ValueError, match="Hello"):
-        task.Problem("code", "Hello", "").check("")
+    for kind, prompt in {
+        "code": "Write code: frob 3.",
+        "math": "Ann has 12 pens. Ann eats 9. How many pens does Ann have?",
+        "story": "Hello",
+    }.items():
+        with pytest.raises(ValueError, match=prompt.split(".")[0]):
+            task.Problem(kind, prompt, "").check("")
 
 
 def test_training_and_held_out_prompts_are_disjoint():
@@ -117,7 +149,7 @@ def test_training_and_held_out_prompts_are_disjoint():
 def test_held_out_problems_are_the_ones_of_the_seed():
     lines = "".join(json.dumps(dataclasses.asdict(problem)) + "\n" for problem in tiny.held_out())
     digest = hashlib.sha256(lines.encode()).hexdigest()
-    assert digest == "a3a734852d91bc915c20479bd6737a4c112db4971c0007429e33598e87be3469"
+    assert digest == "91d619a986548e28b61d40e3207e631cbb6f1394363db1ab53aecaf0ea9682b9"
     assert tiny.held_out() == task.draw_held_out()
     assert all(problem.check(problem.answer) for problem in tiny.held_out())
     assert {problem.kind for problem in tiny.held_out()[:40]} == set(KINDS)
@@ -127,7 +159,7 @@ def test_lengths_fit_the_canvas():
     rows = encode(tokenizer.build(), tiny.held_out())
     assert max(len(row.prompt) for row in rows) <= 60
     answers = [len(row.answer) for row in rows]
-    assert (min(answers), max(answers) < ANSWER_LENGTH) == (8, True)
+    assert (min(answers), max(answers) < ANSWER_LENGTH) == (6, True)
     assert max(answers) > 70
 
 
@@ -139,6 +171,24 @@ def test_tokenizer_round_trip():
             ids = encoder.encode(text).ids
             assert encoder.decode(ids) == text
             assert tokenizer.SPECIAL.index(tokenizer.UNKNOWN) not in ids
+
+
+def test_what_docs_ask_is_part_of_the_task():
+    """Prompts in the README, in help texts and in the notebooks are of a kind, to the letter."""
+    root = Path(__file__).parent.parent
+    files = [root / "README.md", *root.glob("depcap_jax/cli/*.py"), *root.glob("notebooks/*.ipynb")]
+    openings = {"math": "[A-Z][a-z]+ has", "steps": "Go from", "choose": "Choose", "shuffle": "Shuffle"}
+    openings |= {"story": "Tell a story", "code": "Write code"}
+    found = [
+        (kind, prompt)
+        for path in files
+        for kind, opening in openings.items()
+        for prompt in re.findall(rf'"({opening} [^"\\]*)', path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 10
+    for kind, prompt in found:
+        task.Problem(kind, prompt, "").check("")  # raises if it is not one of its kind
+        assert tokenizer.SPECIAL.index(tokenizer.UNKNOWN) not in tokenizer.build().encode(prompt).ids
 
 
 def test_saved_tokenizer_renders_the_training_prompt(tmp_path):

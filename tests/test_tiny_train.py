@@ -12,6 +12,7 @@ import pytest
 
 from depcap_jax.tiny import batches, task, tokenizer, train
 from depcap_jax.tiny.batches import ANSWER_LENGTH, Batch, Batches, encode, mask
+from depcap_jax.tiny.shift import dream_from_llada
 
 MASK = tokenizer.SPECIAL.index(tokenizer.MASK)
 planned_rate = train.rate_at
@@ -23,8 +24,9 @@ def small(monkeypatch: pytest.MonkeyPatch):
     sizes = train.model_config
 
     def tiny_config(family):
+        layers = 2 if family == "dream" else 1
         return dataclasses.replace(
-            sizes(family), width=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, ff_width=48
+            sizes(family), width=32, num_layers=layers, num_heads=4, num_kv_heads=2, head_dim=16, ff_width=48
         )
 
     monkeypatch.setattr(train, "model_config", tiny_config)
@@ -62,13 +64,52 @@ def test_every_other_row_is_masked_as_blockwise_decoding_meets_it():
     assert not all(ends[::2])
 
 
+def test_masks_are_few_at_first():
+    share = {}
+    for most in (0.5, 1.0):
+        batch = mask(rows(200), 168, np.random.default_rng(0), most)
+        share[most] = (batch.noisy == MASK).sum(1) / ANSWER_LENGTH
+    assert share[0.5].max() < 0.65
+    assert share[0.5].mean() == pytest.approx(0.25, abs=0.03)
+    assert share[1.0].mean() > 0.5
+
+
+def test_sums_are_found_with_their_copies():
+    encoder, vocabulary = tokenizer.build(), tokenizer.vocabulary()
+
+    def hidden(answer: str) -> list[str]:
+        ids = encoder.encode(answer).ids
+        return ["".join(vocabulary[ids[i]] for i in places) for places in batches.find_sums(ids)]
+
+    assert hidden("36 + 5 = 41\n41 - 2 = 39\n#### 39") == ["4141", "3939"]
+    assert hidden("14 + 7 = 21\n21 + 8 = 29") == ["2121", "29"]
+    told = "Leo had 20 pens. Then Sue came. Sue gave Leo 5 pens. Leo thanked Sue. So Leo has 25 pens."
+    assert hidden(told) == ["25"]
+    assert hidden("I choose cat, dog.") == []
+
+
+def test_some_rows_hide_one_sum_and_nothing_else():
+    drawn = rows(100)
+    batch = mask(drawn, 168, np.random.default_rng(0), sums=1.0)
+    for row, line in zip(drawn, batch.noisy == MASK, strict=True):
+        found = batches.find_sums(row.answer)
+        if found:
+            assert (np.flatnonzero(line) - len(row.prompt)).tolist() in found
+
+
 def test_weights_count_every_answer_by_its_length():
-    """Each row's weights sum to its share of all answer tokens, unless very few are masked."""
-    batch = mask(rows(), 168, np.random.default_rng(0))
-    hidden = batch.noisy == MASK
-    share = hidden.sum(1) / ANSWER_LENGTH
-    sums = batch.weight.sum(1)[(share > 0.1)]
-    np.testing.assert_allclose(sums, 1 / len(hidden), rtol=0.03)
+    """Each row's weights sum to its share of all tokens that count, unless very few are masked."""
+    drawn = rows()
+    batch = mask(drawn, 168, np.random.default_rng(0))
+    counts = np.zeros(batch.clean.shape)
+    for i, row in enumerate(drawn):
+        start, end = len(row.prompt), len(row.prompt) + len(row.answer) + 1
+        counts[i, start : start + ANSWER_LENGTH] = 0.1
+        counts[i, start:end] = 1.0
+    share = (counts * (batch.noisy == MASK)).sum(1) / counts.sum(1)
+    often = share > 0.1
+    assert often.sum() > 30
+    np.testing.assert_allclose(batch.weight.sum(1)[often], (counts.sum(1) / counts.sum())[often], rtol=0.03)
 
 
 def test_rounds_depend_on_the_seed_and_index_alone():
@@ -81,10 +122,10 @@ def test_rounds_depend_on_the_seed_and_index_alone():
 
 def test_a_round_leaves_no_problem_out(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(batches, "BUCKETS", ((48, 8), (80, 6), (112, 5)))
-    drawn = task.problems((7, 200), held_out=False)
+    drawn = task.problems((7, 400), held_out=False)
     expected = {tuple(row.prompt) for row in encode(tokenizer.build(), [next(drawn) for _ in range(32)])}
     seen = set()
-    for batch in Batches(7).round(200):
+    for batch in Batches(7).round(400):
         for line in batch.clean.tolist():
             seen.add(tuple(line[: line.index(tokenizer.SPECIAL.index(tokenizer.ASSISTANT)) + 1]))
     assert seen == expected
@@ -104,8 +145,8 @@ def test_dream_learns_the_next_position(tmp_path):
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_loss_goes_down(family, tmp_path):
     run = train.Run(family, tmp_path)
-    losses = run.train(steps=60, quiet=True)
-    assert np.mean(losses[-5:]) < 0.7 * losses[0]
+    losses = run.train(steps=60, peak=3e-2, quiet=True)
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:3])
     assert set(run.evaluate()) == set(task.KINDS)
     logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert logged[0]["step"] == 50
@@ -129,16 +170,44 @@ def test_resumed_run_equals_unbroken_run(tmp_path):
 
 def test_rate_falls_to_zero_at_the_end_of_any_plan():
     assert train.rate_at(500, 0.1) == train.PEAK_RATE
-    assert train.rate_at(500, 0.65) == pytest.approx(train.PEAK_RATE / 2)
+    assert train.rate_at(500, 0.825) == pytest.approx(train.PEAK_RATE / 2)
     assert train.rate_at(500, 1.0) < 0.01 * train.PEAK_RATE
 
 
-def test_a_run_starts_from_the_weights_of_another_family(tmp_path):
+def test_a_run_starts_from_the_weights_of_another(tmp_path):
     first = train.Run("llada", tmp_path / "a", seed=1)
     first.train(steps=2, quiet=True)
-    second = train.Run("dream", tmp_path / "b", start=tmp_path / "a")
+    second = train.Run("llada", tmp_path / "b", start=tmp_path / "a")
     for name, leaf in first.state["average"].items():
         np.testing.assert_array_equal(leaf, second.state["params"][name])
+    assert second.round == batches.EASY_ROUNDS
+    train.Run("dream", tmp_path / "c").save()
+    with pytest.raises(ValueError, match="dream of other sizes than this llada"):
+        train.Run("llada", tmp_path / "d", start=tmp_path / "c")
+
+
+def test_a_dream_starts_with_what_a_llada_predicts(tmp_path):
+    """Its hidden state at i - 1 is LLaDA's at i; embeddings of different sizes make no difference here."""
+    llada = train.Run("llada", tmp_path / "a")
+    llada.train(steps=40, quiet=True)
+    embed = llada.state["average"][".embed.value"]
+    alike = embed / jnp.sqrt(jnp.mean(embed**2, axis=1, keepdims=True))
+    llada.state["average"][".embed.value"] = alike
+    llada.save()
+    dream = train.Run("dream", tmp_path / "b", start=tmp_path / "a")
+    ids = jnp.asarray(mask(rows(4), 168, np.random.default_rng(0)).noisy)
+    valid = jnp.ones(ids.shape, bool)
+    # The token at 0 is lost, and nothing stands behind the last one: mask both.
+    expected = llada.model().hidden(ids, valid=valid.at[:, 0].set(False))[0][:, 1:]
+    rotated = dream.model().hidden(ids, valid=valid)[0][:, :-1]
+    assert float(jnp.max(jnp.abs(rotated - expected))) < 0.1 * float(jnp.max(jnp.abs(expected)))
+
+
+def test_a_shift_that_cannot_carry_every_token_is_refused(tmp_path):
+    run = train.Run("llada", tmp_path)
+    narrow = dataclasses.replace(train.model_config("dream"), num_kv_heads=1)
+    with pytest.raises(ValueError, match="1 key/value heads and values 16 wide"):
+        dream_from_llada(run.state["params"], run.state["params"], narrow)
 
 
 def test_another_model_is_not_resumed(tmp_path):

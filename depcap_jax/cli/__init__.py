@@ -87,7 +87,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     try:
         arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may have been closed
+            sys.stdout.flush()
     except BrokenPipeError:
         raise
     except (ValueError, DecodeError, ModuleNotFoundError) as error:
@@ -111,12 +112,12 @@ def keep_compilations() -> None:
 
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "depcap_jax" / "compiled"
     try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = home / "depcap_jax" / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return  # a home that cannot be written to only costs time
+    except (OSError, RuntimeError):
+        return  # no home, or one that cannot be written to, only costs time
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_compilation_cache_max_size", 2**30)

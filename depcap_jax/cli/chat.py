@@ -6,7 +6,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, build_config, load_model
+from depcap_jax.cli.options import (
+    add_decoder_arguments,
+    add_model_arguments,
+    add_seed_argument,
+    build_config,
+    load_model,
+    sampling_key,
+)
 
 if TYPE_CHECKING:
     from depcap_jax.text import TextGenerator
@@ -28,17 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="earlier turns that the model sees; default: all that fit, and none for the embedded models, "
         "which learned single turns",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --temperature above 0")
+    add_seed_argument(parser)
     add_model_arguments(parser)
     add_decoder_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Talks until the input ends."""
-    import jax
 
     from depcap_jax.checkpoint import EMBEDDED
     from depcap_jax.cli.live import show
+    from depcap_jax.cli.terminal import err
     from depcap_jax.text import TextGenerator
 
     if arguments.turns is not None and arguments.turns < 0:
@@ -46,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     turns = 0 if arguments.turns is None and arguments.model in EMBEDDED else arguments.turns
     model, tokenizer = load_model(arguments)
     config = build_config(arguments, model, tokenizer)
-    generator = TextGenerator(model, tokenizer, config, chat=True, key=jax.random.key(arguments.seed))
+    generator = TextGenerator(model, tokenizer, config, chat=True, key=sampling_key(arguments))
     said: list[dict[str, str]] = []
     while (line := _ask()) is not None:
         if line == "/quit":
@@ -57,6 +64,10 @@ def run(arguments: argparse.Namespace) -> None:
             continue
         said.append({"role": "user", "content": line})
         said = _what_fits(generator, said if turns is None else said[-2 * turns - 1 :])
+        if _someone_is_there() and not generator.fits(said):
+            err.print("That does not fit into the context: say it in fewer words.")
+            said.pop()
+            continue
         answer = show(generator, said)
         said.append({"role": "assistant", "content": answer.text if answer else ""})
 
@@ -64,9 +75,13 @@ def run(arguments: argparse.Namespace) -> None:
 def _ask() -> str | None:
     """The next line of the user; None at the end of the input."""
     try:
-        return input("> " if sys.stdin.isatty() else "").strip()
+        return input("> " if _someone_is_there() else "").strip()
     except EOFError:
         return None
+
+
+def _someone_is_there() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _what_fits(generator: TextGenerator, said: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 SUMMARY = "print a shell's completion script"
 EXAMPLES = """
   depcap completion bash > ~/.local/share/bash-completion/completions/depcap
   depcap completion zsh > ~/.zfunc/_depcap          # with ~/.zfunc in fpath
 """
+
+
+# What help texts call paths, and what a shell completes there.
+_PATHS = {"F": "FILE", "M": "FILE", "FOLDER": "DIRECTORY", "SOURCE": "DIRECTORY", "TARGET": "DIRECTORY"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,4 +27,17 @@ def run(arguments: argparse.Namespace) -> None:
 
     from depcap_jax.cli import build_parser
 
-    print(shtab.complete(build_parser(), arguments.shell))
+    parser = build_parser()
+    for action in _actions(parser):
+        if action.metavar in _PATHS:
+            action.complete = getattr(shtab, _PATHS[action.metavar])  # type: ignore[attr-defined]  # shtab's way
+    print(shtab.complete(parser, arguments.shell))
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The options and arguments of a command and of all commands below it."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _actions(below)

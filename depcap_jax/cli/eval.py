@@ -25,10 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluates, prints one line of a table and writes the run's JSON file."""
-    from depcap_jax.evaluation.command import default_gen_length, prepare, run_all
+    from depcap_jax.defaults import answer_length
+    from depcap_jax.evaluation.command import prepare, run_all
     from depcap_jax.evaluation.settings import Setting
 
     subject, task = prepare(arguments, load_model)
-    settings = {"gen_length": default_gen_length(subject.model), **given_settings(arguments)}
+    settings = {"gen_length": answer_length(subject.model.config.max_length), **given_settings(arguments)}
     (done,) = run_all(subject, task, [Setting(arguments.recipe, settings)], Path(arguments.out))
     print(f"\n{done.path}")

@@ -10,14 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, build_config, load_model
+from depcap_jax.cli.options import (
+    add_decoder_arguments,
+    add_model_arguments,
+    add_seed_argument,
+    build_config,
+    load_model,
+    sampling_key,
+)
 
 if TYPE_CHECKING:
     from depcap_jax.text import Reply, TextGenerator
 
 SUMMARY = "answer prompts"
 EXAMPLES = """
-  depcap generate "Ann has 12 apples. Ann buys 3 more. How many apples does Ann have?"
+  depcap generate "Ann has 12 apples. Ann buys 3. How many apples does Ann have?"
   depcap generate "Shuffle these: cat, dog, owl, pig." --recipe confidence --threshold 0.5 --stats
   depcap generate --file prompts.txt --json > answers.jsonl         # a prompt a line
   cat essay.txt | depcap generate --whole --model path/to/llada-8b --cache dual --gen-length 512
@@ -41,20 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="show each answer as it is decoded")
     parser.add_argument("--raw", action="store_true", help="bare text, without a chat template")
     parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --temperature above 0")
+    add_seed_argument(parser)
     add_model_arguments(parser)
     add_decoder_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Answers them."""
-    import jax
 
     from depcap_jax.cli.live import show
     from depcap_jax.text import TextGenerator
 
-    if arguments.watch and arguments.json:
-        raise ValueError("--watch shows text to people and --json is for programs: give one of them")
+    if arguments.watch and (arguments.json or arguments.stats):
+        raise ValueError("--watch shows each pass to people: leave out --json and --stats")
     prompts = read_prompts(arguments)
     model, tokenizer = load_model(arguments)
     generator = TextGenerator(
@@ -64,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         chat=False if arguments.raw else None,
         progress=None,
-        key=jax.random.key(arguments.seed),
+        key=sampling_key(arguments),
     )
     if arguments.watch:
         for prompt in prompts:
@@ -82,7 +88,7 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
     """
     files = arguments.file
     if not arguments.prompts and not files:
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():
             raise ValueError('give a prompt, as in depcap generate "Hello!", or --file F')
         files = ["-"]
     prompts = list(arguments.prompts)
@@ -90,8 +96,10 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
         try:
             text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{name} is not a text in UTF-8: {error}") from None
-        prompts += [text.strip("\n")] if arguments.whole else [line for line in text.splitlines() if line]
+            called = "standard input" if name == "-" else name
+            raise ValueError(f"{called} is not a text in UTF-8: {error}") from None
+        found = [text.strip("\n")] if arguments.whole else text.split("\n")
+        prompts += [prompt for prompt in found if prompt.strip()]
     if not prompts:
         raise ValueError("there is no prompt in what was given")
     return prompts

@@ -7,17 +7,19 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from depcap_jax.config import CACHES, RECIPES, DecodeConfig, recipe, recipe_settings
+from depcap_jax.defaults import answer_length, fit_settings
 from depcap_jax.partition import AdaBlocks, DepGABlocks, FixedBlocks
 from depcap_jax.select import ConfidenceThreshold, ConflictFree, FactorThreshold
+from depcap_jax.settings import check_count
 from depcap_jax.storage import DTYPES
 
 if TYPE_CHECKING:
+    import jax
     from transformers import PreTrainedTokenizerBase
 
     from depcap_jax.models import Transformer
 
 DEFAULT_MODEL = "tiny-llada"
-_LONGEST_DEFAULT = 256
 
 _MEANING = {
     "block_length": "length of every block",
@@ -91,6 +93,19 @@ def load_model(arguments: argparse.Namespace) -> tuple[Transformer, PreTrainedTo
         return load(arguments.model, dtype=arguments.dtype)
 
 
+def add_seed_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --seed."""
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --temperature above 0")
+
+
+def sampling_key(arguments: argparse.Namespace) -> jax.Array:
+    """The key of --seed."""
+    import jax
+
+    check_count("--seed", arguments.seed, 0, 2**32 - 1)
+    return jax.random.key(arguments.seed)
+
+
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given, under the names that `recipe` knows."""
     names = ("cache", "gen_length", "stop_at_eos", *_MEANING)
@@ -111,15 +126,11 @@ def build_config(
     """
     name = name or str(arguments.recipe)
     settings = given_settings(arguments)
-    settings.setdefault("gen_length", min(_LONGEST_DEFAULT, model.config.max_length // 2))
-    if "delimiter_ids" in recipe_settings(name) and tokenizer is not None:
-        settings.setdefault("delimiter_ids", line_break_ids(tokenizer))
-    return recipe(name, **settings)
-
-
-def line_break_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The ids that stand for a line break, AdaBlock's delimiter."""
-    return tuple(tokenizer.encode("\n", add_special_tokens=False))  # type: ignore[arg-type]  # a list of ids
+    if not settings.get("temperature") and not settings.keys().isdisjoint(("top_p", "top_k")):
+        raise ValueError("--top-p and --top-k need --temperature above 0: without it nothing is drawn")
+    settings.setdefault("gen_length", answer_length(model.config.max_length))
+    predicts_next = model.config.predicts_next
+    return recipe(name, **fit_settings(name, settings, tokenizer=tokenizer, predicts_next=predicts_next))
 
 
 def _defaults() -> dict[str, Any]:

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluates value by value and writes the table and a panel a setting."""
-    from depcap_jax.evaluation.command import default_gen_length, prepare, report_stem, run_all, write_reports
+    from depcap_jax.defaults import answer_length
+    from depcap_jax.evaluation.command import prepare, report_stem, run_all, write_reports
     from depcap_jax.evaluation.figures import plot_sweep, require_matplotlib
     from depcap_jax.evaluation.grid import appendix, parse_vary, sweep_settings
     from depcap_jax.evaluation.settings import Setting
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     varied = parse_vary(arguments.vary or [], arguments.recipe)
     subject, task = prepare(arguments, load_model)
     varied = varied or appendix(arguments.recipe, subject.model.config.max_length)
-    settings = {"gen_length": default_gen_length(subject.model), **given_settings(arguments)}
+    settings = {"gen_length": answer_length(subject.model.config.max_length), **given_settings(arguments)}
     lines = sweep_settings(Setting(arguments.recipe, settings), varied)
     runs = run_all(subject, task, [setting for _, _, setting in lines], Path(arguments.out))
     done = [(name, value, run) for (name, value, _), run in zip(lines, runs, strict=True)]

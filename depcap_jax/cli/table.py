@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluates line by line and writes the table and its plot."""
-    from depcap_jax.evaluation.command import default_gen_length, prepare, report_stem, run_all, write_reports
+    from depcap_jax.defaults import answer_length
+    from depcap_jax.evaluation.command import prepare, report_stem, run_all, write_reports
     from depcap_jax.evaluation.figures import plot_table, require_matplotlib
     from depcap_jax.evaluation.grid import table_settings
 
@@ -43,13 +44,13 @@ def run(arguments: argparse.Namespace) -> None:
     gen_length = arguments.gen_length
     settings = table_settings(
         arguments.caches,
-        gen_length=default_gen_length(subject.model) if gen_length is None else gen_length,
-        predicts_next=subject.model.config.predicts_next,
+        gen_length=answer_length(subject.model.config.max_length) if gen_length is None else gen_length,
     )
     if arguments.recipes:
         settings = [setting for setting in settings if setting.recipe in arguments.recipes]
-    if not settings:
-        raise ValueError(f"the table has no line with the recipe {arguments.recipes[0]!r}")
+        absent = set(arguments.recipes) - {setting.recipe for setting in settings}
+        if absent:
+            raise ValueError(f"the paper's table has no line with the recipe {', '.join(sorted(absent))}")
     runs = run_all(subject, task, settings, Path(arguments.out))
     title = f"{Path(arguments.model).name}, {arguments.task}, {len(task.problems)} problems"
     plot = None if arguments.no_plots else lambda: plot_table(runs, title)

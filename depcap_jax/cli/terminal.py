@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-out = Console(highlight=False, soft_wrap=True)
+out = Console(highlight=False, markup=False, soft_wrap=True)
 """Standard output, plain unless it is a terminal."""
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 """Standard error, for what is not the answer."""
 
 
@@ -21,7 +21,7 @@ def working(what: str) -> Iterator[None]:
     if not err.is_terminal:
         yield
         return
-    with err.status(f"{what} ..."):
+    with err.status(Text(f"{what} ...")):
         yield
 
 
@@ -34,5 +34,5 @@ def table(*columns: str) -> Table:
 
 
 def verdict(right: bool) -> Text:
-    """A tick or a cross."""
+    """The word, in its colour."""
     return Text("right", style="green") if right else Text("wrong", style="red")

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 
-from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, build_config, load_model
+from depcap_jax.cli.options import (
+    add_decoder_arguments,
+    add_model_arguments,
+    add_seed_argument,
+    build_config,
+    load_model,
+    sampling_key,
+)
 from depcap_jax.config import RECIPES
 
 SUMMARY = "write a web page that plays a decode, pass by pass"
@@ -21,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="F", help="the page, an .html file")
     parser.add_argument("--compare", choices=RECIPES, help="a second recipe beside it, with default settings")
     parser.add_argument("--raw", action="store_true", help="bare text, without a chat template")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --temperature above 0")
+    add_seed_argument(parser)
     add_model_arguments(parser)
     add_decoder_arguments(parser)
 
@@ -30,7 +38,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Decodes with the trace on and writes the page."""
     from pathlib import Path
 
-    import jax
     import numpy as np
 
     from depcap_jax.cli.terminal import working
@@ -39,9 +46,11 @@ def run(arguments: argparse.Namespace) -> None:
     from depcap_jax.types import raise_for_status
     from depcap_jax.viewer import save
 
-    folder = Path(arguments.output).parent
-    if not folder.is_dir():  # better said now than after the decode
-        raise ValueError(f"there is no folder {folder} to write {arguments.output} into")
+    page = Path(arguments.output)
+    if not page.parent.is_dir():  # better said now than after the decode
+        raise ValueError(f"there is no folder {page.parent} to write {page} into")
+    if page.is_dir() or not os.access(page if page.exists() else page.parent, os.W_OK):
+        raise ValueError(f"{page} is a folder or cannot be written")
     model, tokenizer = load_model(arguments)
     config = build_config(arguments, model, tokenizer)
     decoders = {arguments.recipe: config}
@@ -54,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     results = []
     for name, decoder in decoders.items():
         with working(f"decoding with {name}"):
-            result = generate(model, ids, config=decoder, key=jax.random.key(arguments.seed), trace=True)
+            result = generate(model, ids, config=decoder, key=sampling_key(arguments), trace=True)
             raise_for_status(result)
         results.append(result)
     names = list(decoders)

@@ -93,15 +93,18 @@ class BatchDecoder:
         for row, index in zip(ids, padded, strict=True):
             row[: len(self._prompts[index])] = self._prompts[index]
         lengths = np.asarray([len(self._prompts[index]) for index in padded], np.int32)
+        keys = self._keys(padded)
         begin = time.perf_counter()
-        result = jax.tree.map(np.asarray, self._decode(ids, lengths, padded))
+        result = generate(self._model, ids, lengths, config=self._config, key=keys)
+        result = jax.tree.map(np.asarray, result)
         seconds = (time.perf_counter() - begin) / len(batch)
         return [_read_row(result, row, index, seconds) for row, index in enumerate(batch)]
 
-    def _decode(self, ids: np.ndarray, lengths: np.ndarray, indices: Sequence[int]) -> DecodeResult:
-        fold = jax.vmap(jax.random.fold_in, (None, 0))
-        keys = None if self._key is None else fold(self._key, np.asarray(indices, np.uint32))
-        return generate(self._model, ids, lengths, config=self._config, key=keys)
+    def _keys(self, indices: Sequence[int]) -> jax.Array | None:
+        if self._key is None:
+            return None
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(self._key, np.asarray(indices, np.uint32))
+        return jax.block_until_ready(keys)
 
 
 def _read_row(result: DecodeResult, row: int, index: int, seconds: float) -> Decoded:

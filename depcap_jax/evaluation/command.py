@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 Loader = Callable[[argparse.Namespace], "tuple[Transformer, PreTrainedTokenizerBase | None]"]
 
-_LONGEST_DEFAULT = 256
-
 
 def prepare(arguments: argparse.Namespace, load_model: Loader) -> tuple[Subject, Task]:
     """The model and the problems that the options name; a wrong task is found before the model is loaded."""
@@ -44,15 +43,11 @@ def prepare(arguments: argparse.Namespace, load_model: Loader) -> tuple[Subject,
     return subject, task
 
 
-def default_gen_length(model: Transformer) -> int:
-    """The paper's 256, or half of a shorter context."""
-    return min(_LONGEST_DEFAULT, model.config.max_length // 2)
-
-
 def run_all(subject: Subject, task: Task, settings: Sequence[Setting], folder: Path) -> list[Run]:
     """Evaluates one setting after another and prints a line of the table as each is done."""
+    folder.mkdir(parents=True, exist_ok=True)
     for setting in settings:
-        setting.build(subject.tokenizer)  # a wrong one is found before the first hour, not after it
+        subject.build(setting)  # a wrong one is found before the first hour, not after it
     label_width = max(len(setting.label) for setting in settings)
     _print_line(COLUMNS, label_width)
     runs: list[Run] = []
@@ -65,7 +60,12 @@ def run_all(subject: Subject, task: Task, settings: Sequence[Setting], folder: P
 
 
 def write_reports(runs: Sequence[Run], stem: Path, plot: Callable[[], Figure] | None) -> None:
-    """Writes STEM.md, STEM.csv and, with `plot`, STEM.png and STEM.svg, and says where."""
+    """Writes STEM-HASH.md, .csv and, with `plot`, .png and .svg, and says where.
+
+    The hash is that of the runs: other problems or other settings do not overwrite a report.
+    """
+    digest = hashlib.sha256("\n".join(run.path.name for run in runs).encode()).hexdigest()
+    stem = stem.with_name(f"{stem.name}-{digest[:8]}")
     publish_text(stem.with_name(f"{stem.name}.md"), to_markdown(runs))
     publish_text(stem.with_name(f"{stem.name}.csv"), to_csv(runs))
     kinds = "md, csv"

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from depcap_jax.codec import Codec
+from depcap_jax.config import DecodeConfig
 from depcap_jax.evaluation.batches import BatchDecoder, Decoded
-from depcap_jax.evaluation.machine import machine, model_fingerprint, versions
+from depcap_jax.evaluation.machine import machine, model_fingerprint, source_fingerprint, versions
 from depcap_jax.evaluation.records import RecordFile, publish_text
 from depcap_jax.evaluation.settings import Setting, describe
 from depcap_jax.evaluation.summary import summarise
@@ -48,6 +49,10 @@ class Subject:
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, 1)
         check_count("seed", self.seed, 0, 2**32 - 1)
+
+    def build(self, setting: Setting) -> DecodeConfig:
+        """The decoder of a setting, for this model."""
+        return setting.build(self.tokenizer, predicts_next=self.model.config.predicts_next)
 
     @cached_property
     def codec(self) -> Codec:
@@ -99,11 +104,12 @@ def evaluate(
     Raises:
       ValueError: if a setting is wrong or a prompt does not fit the context; nothing is decoded then.
     """
-    config = setting.build(subject.tokenizer)
+    config = subject.build(setting)
     prompts = [subject.codec.encode_prompt(p.prompt, f"problem {p.id}") for p in task.problems]
     decoder = BatchDecoder(subject.model, config, prompts, batch_size=subject.batch_size, seed=subject.seed)
     identity = {
         "weights": subject.fingerprint,
+        "model": subject.model.config.to_dict(),
         "task": task.name,
         "problems": len(prompts),
         "data": _hash([task.fingerprint, prompts]),
@@ -112,6 +118,7 @@ def evaluate(
         "batch_size": subject.batch_size,
         "seed": subject.seed,
         "versions": versions(),
+        "source": source_fingerprint(),
         "machine": machine(),
     }
     name = "-".join([task.name, setting.recipe, setting.cache, _hash(identity)[:12]])

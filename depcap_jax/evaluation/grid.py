@@ -24,31 +24,28 @@ APPENDIX: Mapping[str, tuple[float, ...]] = {
 _PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
 
 
-def table_settings(
-    caches: Sequence[str] = ("none",), *, gen_length: int, predicts_next: bool = False
-) -> list[Setting]:
+def table_settings(caches: Sequence[str] = ("none",), *, gen_length: int) -> list[Setting]:
     """The lines of Table 1, once a cache.
 
     Args:
-      caches: of "none", "prefix" and "dual".
+      caches: of "none", "prefix" and "dual"; "none" comes first, since speed-ups are against it.
       gen_length: positions of an answer, the same in all lines.
-      predicts_next: whether the model is of Dream's family, for which AdaBlock has another threshold.
     """
     for cache in caches:
         if cache not in CACHES:
             raise ValueError(f"cache must be one of {', '.join(map(repr, CACHES))}, got {cache!r}")
-    # The thresholds of AdaBlock's authors.
-    adablock = {"delimiter_threshold": 0.5} if predicts_next else {}
     lines = [
         Setting("vanilla"),
         *(Setting("confidence", {"block_length": length}) for length in BLOCK_LENGTHS),
-        Setting("adablock", adablock),
+        Setting("adablock"),
         Setting("depga"),
         Setting("cap", {"block_length": 32}),
         Setting("depcap"),
     ]
     return [
-        line.change(cache=cache, gen_length=gen_length) for cache in dict.fromkeys(caches) for line in lines
+        line.change(cache=cache, gen_length=gen_length)
+        for cache in sorted(set(caches), key=CACHES.index)
+        for line in lines
     ]
 
 
@@ -94,6 +91,9 @@ def parse_vary(texts: Sequence[str], recipe: str) -> dict[str, list[Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text.strip()  # a cache's name
+    if isinstance(value, (list, dict)):
+        raise ValueError(f"what to vary is written NAME=VALUE,VALUE,..., got the value {text!r}")
+    return value

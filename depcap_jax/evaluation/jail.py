@@ -88,11 +88,19 @@ def _read_line(handle: int) -> bytes:
 
 
 def _run(parts: list[str]) -> None:
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module  # what the program sees of `__main__` is itself
+    """Runs the parts; all are compiled before the first of them could tamper with `compile` or the rest."""
+    compiled = tuple(
+        compile(part, f"<part {number}>", "exec", dont_inherit=True)
+        for number, part in enumerate(parts, start=1)
+    )
+    parts.clear()
+    # Not called `__main__`: what a program does when it is started by hand is not part of its tests.
+    module = types.ModuleType("program")
+    sys.modules["program"] = sys.modules["__main__"] = module
     sys.argv[:] = ["program"]
-    for number, part in enumerate(parts, start=1):
-        exec(compile(part, f"<part {number}>", "exec", dont_inherit=True), module.__dict__)
+    run = exec
+    for code in compiled:
+        run(code, module.__dict__)
 
 
 def lock_in(folder: str, limits: dict[str, int]) -> None:
@@ -157,7 +165,7 @@ def _landlock(libc: ctypes.CDLL, folder: str) -> None:
 
 
 def _guard(folder: str) -> Callable[[str, tuple], None]:
-    """An audit hook; it can be neither removed nor, with all it calls bound here, talked round."""
+    """An audit hook; it cannot be removed, and what it asks of `os` is bound here."""
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     realpath, fsdecode, inside = os.path.realpath, os.fsdecode, folder + os.sep
 

@@ -48,7 +48,7 @@ class Estimate:
 
     value: float
     standard_error: float
-    """Of the Monte Carlo mean; 0 where nothing is random."""
+    """Of the Monte Carlo mean; 0 where nothing is random, NaN where one sample cannot tell."""
 
 
 def log_likelihoods(
@@ -76,15 +76,16 @@ def log_likelihoods(
         for index, pair in enumerate(pairs)
         for masked in _masks(pair, samples if len(pair.target) > 1 else 1, seed)
     ]
-    sums: list[list[float]] = [[] for _ in pairs]
+    found: list[list[tuple[int, float]]] = [[] for _ in pairs]
     disable = None if progress is None else not progress
     with tqdm(total=len(jobs), unit="sample", disable=disable) as bar:
         for chunk in _alike(jobs, [_shape(pair, model) for pair in pairs], batch_size):
-            found = _score_chunk(model, pairs, chunk, batch_size)
-            for (index, masked), value in zip(chunk, found, strict=True):
-                sums[index].append(value * len(masked) / int(masked.sum()))
+            sums = _score_chunk(model, pairs, chunk, batch_size)
+            for (index, masked), value in zip(chunk, sums, strict=True):
+                count = int(masked.sum())
+                found[index].append((count, value * len(masked) / count))
             bar.update(len(chunk))
-    return [_estimate(np.asarray(values)) for values in sums]
+    return [_estimate(pair, samples) for pair, samples in zip(pairs, found, strict=True)]
 
 
 def are_greedy(model: DiffusionLM, pairs: Sequence[Pair], *, batch_size: int = 8) -> list[bool]:
@@ -197,6 +198,14 @@ def _decode(
     return decode(model, init_state(model, config, tokens, open_, lengths), config).tokens
 
 
-def _estimate(values: np.ndarray) -> Estimate:
-    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-    return Estimate(float(values.mean()), float(error))
+def _estimate(pair: Pair, samples: Sequence[tuple[int, float]]) -> Estimate:
+    """The mean of samples (masked tokens, value), and its error.
+
+    Counts are spread evenly, so only what neighbours in the order of counts differ by is chance: the
+    variance of the values as a whole would be several times too large.
+    """
+    values = np.asarray([value for _, value in sorted(samples, key=lambda sample: sample[0])])
+    if len(pair.target) == 1:
+        return Estimate(float(values[0]), 0.0)
+    chance = np.sum(np.diff(values) ** 2) / (2 * (len(values) - 1)) if len(values) > 1 else np.nan
+    return Estimate(float(values.mean()), float(np.sqrt(chance / len(values))))

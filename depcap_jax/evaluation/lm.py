@@ -12,10 +12,12 @@ import numpy as np
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
+from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMissingImports]
 from tqdm import tqdm
 
 from depcap_jax.checkpoint import load
 from depcap_jax.codec import Codec
+from depcap_jax.defaults import answer_length
 from depcap_jax.evaluation.batches import BatchDecoder
 from depcap_jax.evaluation.likelihood import Estimate, Pair, are_greedy, log_likelihoods
 from depcap_jax.evaluation.settings import Setting
@@ -24,7 +26,7 @@ from depcap_jax.settings import check_count
 from depcap_jax.tokenizer import require_tokenizer
 from depcap_jax.types import Status
 
-_log = logging.getLogger("depcap_jax.evaluation")
+_log = logging.getLogger("lm_eval.depcap")  # below the logger that its command line configures
 
 
 @register_model("depcap")
@@ -53,7 +55,7 @@ class DepCapLM(LM):
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str | None = None,
         recipe: str = "depcap",
         dtype: str | None = None,
         batch_size: int | str = 8,
@@ -67,11 +69,21 @@ class DepCapLM(LM):
     ):
         super().__init__()
         del device
+        if pretrained is None:
+            raise ValueError(
+                "no model is named: --model_args pretrained=FOLDER, or the name of an embedded one"
+            )
         if max_batch_size is not None or not str(batch_size).isdecimal():
             raise ValueError(
                 f"batch_size must be a whole number, got {batch_size!r}: none is found automatically"
             )
+        check_count("batch_size", int(batch_size), 1)
         check_count("mc_samples", mc_samples, 1)
+        check_count("seed", seed, 0, 2**32 - 1)
+        if chat not in (None, True, False):
+            raise ValueError(f"chat must be True, False or None, got {chat!r}")
+        if record is not None:
+            Path(record).open("a").close()  # what cannot be written is found now
         # A wrong setting is an error before the model is loaded, and not ten minutes later.
         setting = Setting(recipe, {name: _plain(name, value) for name, value in settings.items()})
         if recipe != "adablock" or "delimiter_ids" in settings:
@@ -79,13 +91,29 @@ class DepCapLM(LM):
         self._model, tokenizer = load(pretrained, dtype=dtype)
         self._tokenizer: Any = require_tokenizer(tokenizer)
         self._codec = Codec(tokenizer, self._model.config.vocab_size, chat)
-        setting = setting if "gen_length" in settings else setting.change(gen_length=self._default_length())
-        self._config = setting.build(tokenizer)
+        default_length = answer_length(self._model.config.max_length)
+        setting = setting if "gen_length" in settings else setting.change(gen_length=default_length)
+        self._config = setting.build(tokenizer, predicts_next=self._model.config.predicts_next)
         self._pretrained, self._batch_size = str(pretrained), int(batch_size)
         self._seed, self._samples, self._record = seed, mc_samples, record
         self._templated: set[str] = set()
         self.estimates: list[Estimate] = []
         """Of the last call of `loglikelihood` or `loglikelihood_rolling`, in the order of its requests."""
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> DepCapLM:
+        """What `--model_args` says goes before lm-eval's own options for batch size and device."""
+        extra = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        return cls(**{**extra, **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> DepCapLM:
+        """The same, from the text of `--model_args`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @property
     def tokenizer_name(self) -> str:
@@ -114,6 +142,14 @@ class DepCapLM(LM):
         if not requests:
             return []
         settings = [_GenerationSettings(request.args[1]) for request in requests]
+        longest = max((chosen.max_tokens or 0 for chosen in settings), default=0)
+        if longest > self._config.gen_length:
+            _log.warning(
+                "the task allows answers of %d tokens, the decoder gives %d: --model_args gen_length=%d",
+                longest,
+                self._config.gen_length,
+                longest,
+            )
         prompts = [self._encode(request.args[0], index) for index, request in enumerate(requests)]
         decoder = BatchDecoder(
             self._model, self._config, prompts, batch_size=self._batch_size, seed=self._seed
@@ -172,9 +208,6 @@ class DepCapLM(LM):
         self.estimates = [_total([next(found) for _ in pairs]) for pairs in windows]
         self._report()
         return [estimate.value for estimate in self.estimates]
-
-    def _default_length(self) -> int:
-        return min(256, self._model.config.max_length // 2)
 
     def _encode(self, context: str, index: int) -> list[int]:
         if context in self._templated:
@@ -254,6 +287,8 @@ def _plain(name: str, value: Any) -> Any:
     if name != "delimiter_ids":
         return value
     parts = value if isinstance(value, (list, tuple)) else str(value).split("+")
+    if not all(str(part).isdecimal() for part in parts):
+        raise ValueError(f"delimiter_ids must be ids joined by +, such as 198+271, got {value!r}")
     return tuple(int(part) for part in parts)
 
 

@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import jax
 
+import depcap_jax
 from depcap_jax.fingerprint import fingerprint_array
 from depcap_jax.models import Transformer
 from depcap_jax.models.parameters import get_leaves
@@ -23,6 +26,17 @@ def model_fingerprint(model: Transformer) -> str:
         for name, leaf in sorted(get_leaves(model).items())
     ]
     return hashlib.sha256(json.dumps(leaves).encode()).hexdigest()[:16]
+
+
+@cache
+def source_fingerprint() -> str:
+    """A hash of this package's own code, the command aside: other code may decode or score otherwise."""
+    folder = Path(depcap_jax.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        if path.parent.name != "cli":
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:

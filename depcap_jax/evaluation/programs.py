@@ -23,7 +23,8 @@ def complete_function(prompt: str, text: str, name: str) -> str:
     """
     code = find_code(text)
     head = re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
-    if head.search(code):
+    continues = code.lstrip("\r\n")[:1].isspace()  # a body; whatever follows it is not asked for
+    if head.search(code) and not continues:
         begins = head.search(prompt)
         return prompt[: begins.start() if begins else 0] + "\n" + code
     return prompt + _indented_part(code)

@@ -23,6 +23,9 @@ from depcap_jax.evaluation.jail import READY
 from depcap_jax.settings import check_count
 
 _JAIL = Path(__file__).with_name("jail.py")
+# NumPy's linear algebra would start threads, which the limit on processes forbids, and fail.
+_THREADS = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", **_THREADS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +82,7 @@ def run_program(parts: Sequence[str], limits: Limits | None = None) -> Outcome:
                 pass_fds=(writer,),
                 start_new_session=True,
                 cwd=folder,
-                env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "HOME": folder, "TMPDIR": folder},
+                env={**_ENVIRONMENT, "HOME": folder, "TMPDIR": folder},
             )
         finally:
             os.close(writer)

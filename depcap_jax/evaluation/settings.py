@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from depcap_jax.config import DecodeConfig, recipe, recipe_settings
+from depcap_jax.config import DecodeConfig, recipe
+from depcap_jax.defaults import fit_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,16 +46,15 @@ class Setting:
         """The same with some settings changed."""
         return Setting(self.recipe, {**self.settings, **settings}, title)
 
-    def build(self, tokenizer: PreTrainedTokenizerBase | None = None) -> DecodeConfig:
-        """The decoder; AdaBlock's delimiter is the tokenizer's line break unless it is given.
+    def build(
+        self, tokenizer: PreTrainedTokenizerBase | None = None, *, predicts_next: bool = False
+    ) -> DecodeConfig:
+        """The decoder for a model with this tokenizer, of Dream's family or not.
 
         Raises:
           ValueError: naming the setting that the recipe does not have, or the value that is out of range.
         """
-        settings = dict(self.settings)
-        if "delimiter_ids" in recipe_settings(self.recipe) and tokenizer is not None:
-            line_break = tokenizer.encode("\n", add_special_tokens=False)
-            settings.setdefault("delimiter_ids", tuple(line_break))
+        settings = fit_settings(self.recipe, self.settings, tokenizer=tokenizer, predicts_next=predicts_next)
         return recipe(self.recipe, **settings)
 
 
@@ -66,17 +66,20 @@ def describe(config: DecodeConfig) -> dict[str, Any]:
         if not dataclasses.is_dataclass(part):
             described[field.name] = _plain(part)
             continue
-        values = {inner.name: _plain(getattr(part, inner.name)) for inner in dataclasses.fields(part)}
+        values = {
+            inner.name: _plain(getattr(part, inner.name), inner.metadata.get("static", False))
+            for inner in dataclasses.fields(part)
+        }
         described[field.name] = {"policy": type(part).__name__, **values}
     return described
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, static: bool = True) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, str, int)):
+    if value is None or isinstance(value, (bool, str)) or (static and isinstance(value, int)):
         return value
-    # Decoding computes in float32: 0.9 as a Python number and as a float32 array are one threshold.
+    # Decoding computes thresholds in float32: -16, -16.0 and a float32 array of it are one.
     return float(np.float32(value))
 
 

@@ -40,11 +40,9 @@ def summarise(records: Sequence[Mapping[str, Any]], compile_seconds: float) -> d
 
 
 def speed_up(run: Run, runs: Sequence[Run]) -> float | None:
-    """Tokens per second over those of vanilla, without a cache if that is there; None without vanilla."""
-    vanilla = sorted(
-        (r for r in runs if r.setting.recipe == "vanilla"), key=lambda r: r.setting.cache != "none"
-    )
-    base = vanilla[0].summary["tokens_per_second"] if vanilla else 0.0
+    """Tokens per second over those of vanilla without a cache; None if that is not among the runs."""
+    bases = [r for r in runs if r.setting.recipe == "vanilla" and r.setting.cache == "none"]
+    base = bases[0].summary["tokens_per_second"] if bases else 0.0
     return run.summary["tokens_per_second"] / base if base else None
 
 

@@ -6,6 +6,7 @@ Axis letters: B rows, T canvas positions.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,22 +21,23 @@ FULL = (168, 12)
 _ROUND = 512
 # A decoder always faces the full length, where a short answer drowns in masks: that must be seen often.
 _FULL_BATCHES = 2
-_WIDENING_ROUNDS = 50
-# `code` alone was at its floor after 300 steps, and far from it among the others after 1,700.
-LESSONS = (
-    (20, ("choose", "shuffle")),
-    (14, ("code",)),
-    (16, ("shuffle", "choose")),
-    (16, ("steps",)),
-    (16, ("story",)),
-    (20, ("math",)),
-)
-"""How many rounds turn mainly on which kinds, one lesson after the other; then all kinds by their shares."""
-_LESSON_SHARE = 0.7
+# At first few tokens are masked: what the others tell is learned soon then, and hardly where all are masked.
+_MASKING_ROUNDS = 100
+_FIRST_MASKED = 0.5
+# Sums of small numbers are learned first: which digit to look at shows before the whole table is known.
+EASY_ROUNDS = 300
+"""From here on all problems have the level of the held-out ones; easier ones fade out before."""
+# A sum is hard to find among all that can be guessed otherwise, so some rows hide one sum and nothing else.
+_SUM_SHARE = 0.5
 # A row with one masked token out of a hundred would otherwise count a hundredfold and drown the others.
 _MAX_WEIGHT = 12.0
+# Nothing is easier than the end-of-text tokens behind the first one, and nothing is more frequent.
+_TAIL_WEIGHT = 0.1
 # The lengths of the windows that block-wise decoders work on.
 _WINDOWS = (8, 16, 32, 32, 32, 64)
+
+
+_ID = {token: index for index, token in enumerate(tokenizer.vocabulary())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,18 +72,9 @@ class Batches:
 
     def round(self, index: int) -> list[Batch]:
         """The batches of round `index`, in a random order of lengths."""
-        level = min(1.0, 0.2 + index / _WIDENING_ROUNDS)
         rng = np.random.default_rng((self.seed, index))
-        kinds = lesson(index)
-        streams = {
-            kind: task.problems((self.seed, index), held_out=False, kind=kind, level=level)
-            for kind in (None, *kinds)
-        }
-        order = [
-            kinds[i % len(kinds)] if kinds and share < _LESSON_SHARE else None
-            for i, share in enumerate(rng.random(_ROUND))
-        ]
-        waiting = encode(self._tokenizer, [next(streams[kind]) for kind in order])
+        stream = task.problems((self.seed, index), held_out=False, easiest=min(1.0, index / EASY_ROUNDS))
+        waiting = encode(self._tokenizer, list(itertools.islice(stream, _ROUND)))
         length, rows = FULL
         whole = _FULL_BATCHES * rows
         chunks = [(length, waiting[i : i + rows]) for i in range(0, whole, rows)]
@@ -95,16 +88,10 @@ class Batches:
             chunks += [(length, fitting[i : i + rows]) for i in range(0, whole, rows)]
             rest += fitting[whole:]  # the odd ones ride in the next longer bucket
         rng.shuffle(chunks)  # type: ignore[arg-type]  # a list will do
-        return [mask(rows, length, rng) for length, rows in chunks]
-
-
-def lesson(index: int) -> tuple[str, ...]:
-    """The kinds that round `index` turns on; none after the last lesson."""
-    for rounds, kinds in LESSONS:
-        if index < rounds:
-            return kinds
-        index -= rounds
-    return ()
+        assert not rest, f"a problem of {rest[0].length} tokens is longer than every bucket"
+        most = min(1.0, _FIRST_MASKED + (1 - _FIRST_MASKED) * index / _MASKING_ROUNDS)
+        sums = _SUM_SHARE * max(0.0, 1 - index / EASY_ROUNDS)
+        return [mask(rows, length, rng, most, sums) for length, rows in chunks]
 
 
 def encode(encoder: Tokenizer, problems: Sequence[task.Problem]) -> list[Row]:
@@ -115,14 +102,18 @@ def encode(encoder: Tokenizer, problems: Sequence[task.Problem]) -> list[Row]:
     return [Row(prompt.ids, answer.ids) for prompt, answer in pairs]
 
 
-def mask(rows: Sequence[Row], length: int, rng: np.random.Generator) -> Batch:
+def mask(
+    rows: Sequence[Row], length: int, rng: np.random.Generator, most: float = 1.0, sums: float = 0.0
+) -> Batch:
     """Pads answers with end-of-text to the canvas and masks them.
 
     Every other row is masked uniformly with probability t, the rest as block-wise decoding meets them: clean
-    up to a window, masked with probability t inside it, wholly masked after it. A masked token weighs 1 / t,
-    t being the share of its answer that is really masked.
+    up to a window, masked with probability t inside it, wholly masked after it. t is uniform in (0, `most`);
+    below `_FIRST_MASKED` no row is masked block-wise, and at 1 half of them. A masked token weighs 1 / t,
+    t being the share of its answer that is really masked; tokens behind the first end-of-text count less.
+    Of the rows with arithmetic, a share of `sums` hides one result instead.
     """
-    eos, mask_id = (tokenizer.SPECIAL.index(token) for token in (tokenizer.EOS, tokenizer.MASK))
+    eos, mask_id = _ID[tokenizer.EOS], _ID[tokenizer.MASK]
     B, where = len(rows), np.arange(length)
     clean = np.full((B, length), eos, np.int32)
     start = np.array([len(row.prompt) for row in rows])[:, None]
@@ -130,21 +121,42 @@ def mask(rows: Sequence[Row], length: int, rng: np.random.Generator) -> Batch:
         clean[i, : len(row.prompt) + len(row.answer)] = row.prompt + row.answer
     valid = where < start + ANSWER_LENGTH
     answer = valid & (where >= start)
-    # One t from each B-th of (0, 1): the same distribution with less variance a batch.
-    t = (rng.permutation(B) + rng.random(B))[:, None] / B
+    # One t from each B-th of its range: the same distribution with less variance a batch.
+    t = most * (rng.permutation(B) + rng.random(B))[:, None] / B
     written = np.array([len(row.answer) for row in rows])[:, None]
     block = (rng.random((B, 1)) * (written + 1)).astype(int)
     on_grid = rng.random((B, 1)) < 0.5
     block = np.where(on_grid, block - block % 32, block)
-    begin = start + np.where(np.arange(B)[:, None] % 2, block, 0)
-    end = np.where(np.arange(B)[:, None] % 2, begin + rng.choice(_WINDOWS, (B, 1)), length)
+    share = (most - _FIRST_MASKED) / (1 - _FIRST_MASKED)
+    blockwise = (np.arange(B)[:, None] % 2 == 1) & (rng.random((B, 1)) < share)
+    begin = start + np.where(blockwise, block, 0)
+    end = np.where(blockwise, begin + rng.choice(_WINDOWS, (B, 1)), length)
     draws = rng.random((B, length))
     hidden = answer & (((where >= begin) & (where < end) & (draws < t)) | (where >= end))
     first = np.argmin(np.where(answer & (where >= begin), draws, 2.0), axis=1)
     hidden[np.arange(B), first] = True  # something to learn in every row
-    share = hidden.sum(1, keepdims=True) / answer.sum(1, keepdims=True)
-    weight = hidden * np.minimum(1 / share, _MAX_WEIGHT) / answer.sum()
+    for i, row in enumerate(rows):
+        computed = find_sums(row.answer)
+        if computed and rng.random() < sums:
+            hidden[i] = False
+            hidden[i, len(row.prompt) + np.array(computed[rng.integers(len(computed))])] = True
+    counts = answer * np.where(where <= start + written, 1.0, _TAIL_WEIGHT)
+    share = (counts * hidden).sum(1, keepdims=True) / counts.sum(1, keepdims=True)
+    weight = counts * hidden * np.minimum(1 / share, _MAX_WEIGHT) / counts.sum()
     return Batch(clean, np.where(hidden, mask_id, clean), weight.astype(np.float32), valid)
+
+
+def find_sums(answer: Sequence[int]) -> list[list[int]]:
+    """The places of each two-digit result in an answer, with those of its copy in the next line."""
+    equals, has, line, final = (_ID[token] for token in ("=", "has", "\n", "####"))
+    found = []
+    for i, token in enumerate(answer):
+        if token in (equals, has):
+            found.append([i + 1, i + 2])
+            if answer[i + 3 : i + 4] == [line]:
+                copy = i + 4 + (answer[i + 4] == final)
+                found[-1] += [copy, copy + 1]
+    return found
 
 
 def fixed_masks(problems: Sequence[task.Problem]) -> Batch:

@@ -1,11 +1,22 @@
-"""The checkers: each reads the prompt alone and accepts every right reply to it and nothing else."""
+"""The checkers: each reads the prompt alone and accepts every right reply to it and nothing else.
+
+A right reply, by kind:
+
+- math: a line a sentence that changes the total, in their order, then `#### ` and the last total.
+- steps: as many lines as asked, each adding or subtracting 1 to 9 from the total of the line before.
+- choose: as many of the animals as asked, in the prompt's order, no place twice.
+- shuffle: all of the animals, each once, in any order that keeps the rule, if there is one.
+- story: the opening, then as many visits as asked; who gives, who takes and what is left must agree.
+- code: a function with a line an operation, in their order; every line takes the latest value.
+"""
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Callable
 
-_NAME = r"[A-Z][a-z]+"
+from depcap_jax.tiny.words import FRIENDS, GAINS, LOSSES, NAMES, OPERATIONS
 
 
 def check(kind: str, prompt: str, reply: str) -> bool:
@@ -19,6 +30,16 @@ def check(kind: str, prompt: str, reply: str) -> bool:
     return _CHECKERS[kind](prompt, reply.strip())
 
 
+def _one_of(*tables: tuple[str, ...]) -> str:
+    return f"(?:{'|'.join(word for table in tables for word in table)})"
+
+
+_NAME = _one_of(NAMES, FRIENDS)
+_EVENT = rf"{_one_of(GAINS, LOSSES)} [0-9]+\."
+_LIST = "[a-z]+(?:, [a-z]+)*"
+_OPERATION = rf"{_one_of(tuple(OPERATIONS))} [0-9]"
+
+
 def _read(pattern: str, prompt: str) -> re.Match[str]:
     match = re.fullmatch(pattern, prompt)
     if match is None:
@@ -27,35 +48,32 @@ def _read(pattern: str, prompt: str) -> re.Match[str]:
 
 
 def _math(prompt: str, reply: str) -> bool:
-    told = _read(rf"({_NAME}) has (\d+) (\w+)\.((?: \1 [^.]+\.)+) How many \3 does \1 have\?", prompt)
+    told = _read(rf"({_NAME}) has ([0-9]+) ([a-z]+)\.((?: \1 {_EVENT})+) How many \3 does \1 have\?", prompt)
     total, lines = int(told[2]), []
     for event in told[4].removesuffix(".").split("."):
-        words = event.split()[1:]
-        amount = int(words[1])
-        if words[2:3] == ["bags"]:
-            lines.append(f"{amount} * {words[4]} = {amount * int(words[4])}")
-            amount *= int(words[4])
-        elif words[2:] != ["more"]:
-            amount = -amount
-        lines.append(f"{total} {'-' if amount < 0 else '+'} {abs(amount)} = {total + amount}")
-        total += amount
+        _, verb, amount = event.split()
+        sign, change = ("+", int(amount)) if verb in GAINS else ("-", -int(amount))
+        lines.append(f"{total} {sign} {amount} = {total + change}")
+        total += change
     return reply == "\n".join([*lines, f"#### {total}"])
 
 
 def _steps(prompt: str, reply: str) -> bool:
-    start, goal, count = map(int, _read(r"Go from (\d+) to (\d+) in (\d+) steps\.", prompt).groups())
-    lines, total = reply.split("\n"), start
+    total, count = map(int, _read(r"Go from ([0-9]+) [a-z]+ in ([0-9]+) steps\.", prompt).groups())
+    lines = reply.split("\n")
     for line in lines:
-        step = re.fullmatch(rf"{total} \+ ([1-6]) = (\d+)", line)
-        if step is None or int(step[2]) != total + int(step[1]):
+        step = re.fullmatch(r"[0-9]+ ([+-]) ([1-9]) = [0-9]+", line)
+        new = total + int(step[1] + step[2]) if step else total
+        # Compared as it is written: a total with a leading zero has the right value and is wrong.
+        if step is None or line != f"{total} {step[1]} {step[2]} = {new}":
             return False
-        total += int(step[1])
-    return len(lines) == count and total == goal
+        total = new
+    return len(lines) == count
 
 
 def _choose(prompt: str, reply: str) -> bool:
-    asked = _read(r"Choose (\d+) of these in order: (.*)\.", prompt)
-    said = re.fullmatch(r"I choose (.*)\.", reply)
+    asked = _read(rf"Choose ([0-9]+) of these in order: ({_LIST})\.", prompt)
+    said = re.fullmatch(rf"I choose ({_LIST})\.", reply)
     if said is None:
         return False
     picked, rest = said[1].split(", "), iter(asked[2].split(", "))
@@ -64,7 +82,7 @@ def _choose(prompt: str, reply: str) -> bool:
 
 
 def _shuffle(prompt: str, reply: str) -> bool:
-    asked = _read(r"Shuffle these: ([^.]*)\.(?: Put (\w+) (first|last)\.)?", prompt)
+    asked = _read(rf"Shuffle these: ({_LIST})\.(?: Put ([a-z]+) (first|last)\.)?", prompt)
     order = reply.removesuffix(".").split(", ")
     placed = asked[2] is None or order[0 if asked[3] == "first" else -1] == asked[2]
     return reply.endswith(".") and sorted(order) == sorted(asked[1].split(", ")) and placed
@@ -72,47 +90,47 @@ def _shuffle(prompt: str, reply: str) -> bool:
 
 def _story(prompt: str, reply: str) -> bool:
     hero, number, things, count = _read(
-        rf"Tell a story about ({_NAME}), (\d+) (\w+) and (\d+) friends?\.", prompt
+        rf"Tell a story about ({_NAME}), ([0-9]+) ([a-z]+) and ([0-9]+) visits?\.", prompt
     ).groups()
     opening = f"{hero} had {number} {things}."
     if not reply.startswith(opening):
         return False
-    total, position, friends = int(number), len(opening), set()
+    total, position, visits = int(number), len(opening), 0
     visit = re.compile(
         rf" (?:{hero} met (?P<a>{_NAME})|(?P<b>{_NAME}) met {hero}|Then (?P<c>{_NAME}) came)\."
-        rf" (?P<giver>{_NAME}) gave (?P<taker>{_NAME}) (?P<amount>[2-6]) {things}\."
-        rf" (?P=taker) thanked (?P=giver)\. (?:Now|So) {hero} has (?P<total>\d+) {things}\."
+        rf" (?P<giver>{_NAME}) gave (?P<taker>{_NAME}) (?P<amount>[1-9][0-9]?) {things}\."
+        rf" (?P=taker) thanked (?P=giver)\. (?:Now|So) {hero} has (?P<total>[0-9]+) {things}\."
     )
     while position < len(reply):
         told = visit.match(reply, position)
         if told is None:
             return False
         friend = told["a"] or told["b"] or told["c"]
-        if {told["giver"], told["taker"]} != {hero, friend} or friend == hero or friend in friends:
+        if {told["giver"], told["taker"]} != {hero, friend} or friend == hero:
             return False
-        friends.add(friend)
+        visits += 1
         total += int(told["amount"]) * (1 if told["taker"] == hero else -1)
         if told["total"] != str(total):
             return False
         position = told.end()
-    return len(friends) == int(count)
+    return visits == int(count)
 
 
 def _code(prompt: str, reply: str) -> bool:
-    asked = _read(r"Write code: (.*)\.", prompt)[1].split(", ")
+    asked = _read(rf"Write code: ({_OPERATION}(?:, {_OPERATION})*)\.", prompt)[1].split(", ")
     head, *body = reply.split("\n")
-    defined = re.fullmatch(r"def [a-z]\(([a-z])\):", head)
+    defined = re.fullmatch(r"def ([a-z]+)\(([a-z]+)\):", head)
     if defined is None or len(body) != len(asked) + 1:
         return False
-    latest = defined[1]  # names may be used again: what counts is that each line takes the latest value
+    names = [defined[1], defined[2]]
     for line, operation in zip(body, asked, strict=False):
         word, number = operation.split()
-        sign = {"add": r"\+", "minus": "-", "times": r"\*"}[word]
-        assigned = re.fullmatch(rf"    ([a-z]) = {latest} {sign} {number}", line)
+        # A name may be used again: what counts is that each line takes the latest value.
+        assigned = re.fullmatch(rf"    ([a-z]+) = {names[-1]} {re.escape(OPERATIONS[word])} {number}", line)
         if assigned is None:
             return False
-        latest = assigned[1]
-    return body[-1] == f"    return {latest}"
+        names.append(assigned[1])
+    return body[-1] == f"    return {names[-1]}" and not any(map(keyword.iskeyword, names))
 
 
 _CHECKERS: dict[str, Callable[[str, str], bool]] = {

@@ -16,20 +16,21 @@ import random
 from collections.abc import Callable, Iterator
 
 from depcap_jax.tiny.check import check
+from depcap_jax.tiny.words import (
+    ANIMALS,
+    FRIENDS,
+    FUNCTIONS,
+    GAINS,
+    LETTERS,
+    LOSSES,
+    NAMES,
+    OPERATIONS,
+    THINGS,
+)
 
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-NAMES = _words("Ann Bob Dan Eve Gus Ida Kim Leo")
-THINGS = _words("apples books coins cups hats pens")
-ANIMALS = _words("ant bee cat cow dog duck fox goat hen owl pig ram")
-GAINS = ("buys", "finds", "gets")
-LOSSES = ("drops", "loses", "sells")
-OPERATIONS = {"add": "+", "minus": "-", "times": "*"}
-LETTERS, LETTER_WEIGHTS = "xyzabc", (5, 4, 3, 2, 2, 1)
-FUNCTIONS, FUNCTION_WEIGHTS = "fgh", (5, 3, 2)
+# Some letters are likelier than others, as in people's programs.
+_LETTER_WEIGHTS = (5, 4, 3, 2, 2, 1)
+_FUNCTION_WEIGHTS = (5, 3, 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,17 +52,18 @@ def is_held_out(prompt: str) -> bool:
 
 
 def problems(
-    seed: object, *, held_out: bool, kind: str | None = None, level: float = 1.0
+    seed: object, *, held_out: bool, kind: str | None = None, easiest: float = 1.0
 ) -> Iterator[Problem]:
     """An endless stream of one split, of one kind or of all in the proportions of `KINDS`.
 
-    `level` in [0, 1] widens from short problems to long ones; the held-out problems have level 1.
+    Each problem has a level between `easiest` and 1, from short problems with small numbers (0) to all of
+    them (1); the held-out ones have level 1.
     """
     rng = random.Random(repr((seed, held_out, kind)))
     names, weights = list(KINDS), [share for share, _ in KINDS.values()]
     while True:
         chosen = kind or rng.choices(names, weights)[0]
-        prompt, answer = KINDS[chosen][1](rng, level)
+        prompt, answer = KINDS[chosen][1](rng, rng.uniform(easiest, 1.0))
         if is_held_out(prompt) == held_out:
             yield Problem(chosen, prompt, answer)
 
@@ -78,78 +80,67 @@ def draw_held_out(count: int = 500) -> list[Problem]:
 
 
 def _up_to(rng: random.Random, low: int, high: int, level: float) -> int:
-    """A count from `low` to the part of the way to `high` that `level` has reached."""
+    """A number from `low` to the part of the way to `high` that `level` has reached."""
     return rng.randint(low, low + round(level * (high - low)))
 
 
 def _math(rng: random.Random, level: float) -> tuple[str, str]:
-    name, things = rng.choice(NAMES), rng.choice(THINGS)
-    total = rng.randint(10, 40)
+    name, things, total = rng.choice(NAMES), rng.choice(THINGS), rng.randint(10, 90)
     told, steps = [f"{name} has {total} {things}."], []
-    for _ in range(_up_to(rng, 1, 2, level)):
-        event = rng.choice("+-*")
-        if event == "*":
-            bags, each = rng.choice([(b, e) for b in range(2, 4) for e in range(2, 4) if b * e <= 6])
-            amount = bags * each
-            told.append(f"{name} {rng.choice(GAINS)} {bags} bags of {each}.")
-            steps.append(f"{bags} * {each} = {amount}")
-        else:
-            amount = rng.randint(2, 6)
-            # Totals keep two digits, so that the shape of a reply can be read off its prompt.
-            event = "-" if event == "-" and total - amount >= 10 else "+"
-            if event == "-":
-                told.append(f"{name} {rng.choice(LOSSES)} {amount}.")
-            else:
-                told.append(f"{name} {rng.choice(GAINS)} {amount} more.")
-        new = total - amount if event == "-" else total + amount
-        steps.append(f"{total} {'-' if event == '-' else '+'} {amount} = {new}")
+    for _ in range(_up_to(rng, 1, 3, level)):
+        # Totals keep two digits, so that the shape of a reply can be read off its prompt.
+        amount = _up_to(rng, 2, 9, level)
+        new = rng.choice([n for n in (total - amount, total + amount) if 10 <= n <= 99])
+        told.append(f"{name} {rng.choice(GAINS if new > total else LOSSES)} {amount}.")
+        steps.append(f"{total} {'+' if new > total else '-'} {amount} = {new}")
         total = new
     told.append(f"How many {things} does {name} have?")
     return " ".join(told), "\n".join([*steps, f"#### {total}"])
 
 
+def _within_the_ten(rng: random.Random, total: int, most: int) -> int:
+    """A change of `total` by 1 to `most` that keeps its tens digit, so that the choice stays free."""
+    ten = total - total % 10
+    return rng.choice([new - total for new in range(ten, ten + 10) if 1 <= abs(new - total) <= most])
+
+
 def _steps(rng: random.Random, level: float) -> tuple[str, str]:
-    count = rng.randint(5, 12) if level == 1 and rng.random() < 0.04 else _up_to(rng, 2, 4, level)
-    start = rng.randint(10, 50)
+    count, start = _up_to(rng, 2, 4, level), rng.randint(10, 99)
     total, lines = start, []
-    # Equally likely addends make every way to the same total equally likely.
     for _ in range(count):
-        addend = rng.randint(1, 6)
-        if total + addend > 99:
-            return _steps(rng, level)
-        lines.append(f"{total} + {addend} = {total + addend}")
-        total += addend
-    return f"Go from {start} to {total} in {count} steps.", "\n".join(lines)
+        change = _within_the_ten(rng, total, _up_to(rng, 2, 6, level))
+        lines.append(f"{total} {'+' if change > 0 else '-'} {abs(change)} = {total + change}")
+        total += change
+    return f"Go from {start} {rng.choice(THINGS)} in {count} steps.", "\n".join(lines)
 
 
 def _choose(rng: random.Random, level: float) -> tuple[str, str]:
-    count = _up_to(rng, 3, 4, level)
+    count = _up_to(rng, 2, 4, level)
     items = rng.sample(ANIMALS, count + rng.randint(1, 2))
     picked = [items[i] for i in sorted(rng.sample(range(len(items)), count))]
     return f"Choose {count} of these in order: {', '.join(items)}.", f"I choose {', '.join(picked)}."
 
 
 def _shuffle(rng: random.Random, level: float) -> tuple[str, str]:
-    items = rng.sample(ANIMALS, _up_to(rng, 4, 5, level))
+    items = rng.sample(ANIMALS, _up_to(rng, 3, 4, level))
     order = rng.sample(items, len(items))
     rule = rng.choice([f" Put {order[0]} first.", f" Put {order[-1]} last.", "", ""])
     return f"Shuffle these: {', '.join(items)}.{rule}", f"{', '.join(order)}."
 
 
 def _story(rng: random.Random, level: float) -> tuple[str, str]:
-    hero, things, total = rng.choice(NAMES), rng.choice(THINGS), rng.randint(12, 40)
-    count = rng.randint(2, 3) if level == 1 and rng.random() < 0.3 else 1
-    prompt = f"Tell a story about {hero}, {total} {things} and {count} friend{'s' if count > 1 else ''}."
+    hero, things, total = rng.choice(NAMES), rng.choice(THINGS), rng.randint(20, 80)
+    count = rng.choices((1, 2, 3, 4), (4, 3 * level, 2 * level, level))[0]
+    prompt = f"Tell a story about {hero}, {total} {things} and {count} visit{'s' if count > 1 else ''}."
     told = [f"{hero} had {total} {things}."]
-    for friend in rng.sample([name for name in NAMES if name != hero], count):
-        gives = rng.random() < 0.5 and total > 11
-        amount = rng.randint(2, min(6, total - 10)) if gives else rng.randint(2, 6)
-        giver, taker = (hero, friend) if gives else (friend, hero)
-        total += -amount if gives else amount
+    for _ in range(count):
+        friend, change = rng.choice(FRIENDS), _within_the_ten(rng, total, _up_to(rng, 2, 6, level))
+        giver, taker = (hero, friend) if change < 0 else (friend, hero)
+        total += change
         told += [
             # Equally long, so that what follows stands at the same distance from the prompt.
             rng.choice([f"{hero} met {friend}.", f"{friend} met {hero}.", f"Then {friend} came."]),
-            f"{giver} gave {taker} {amount} {things}.",
+            f"{giver} gave {taker} {abs(change)} {things}.",
             f"{taker} thanked {giver}.",
             f"{rng.choice(['Now', 'So'])} {hero} has {total} {things}.",
         ]
@@ -157,13 +148,13 @@ def _story(rng: random.Random, level: float) -> tuple[str, str]:
 
 
 def _code(rng: random.Random, level: float) -> tuple[str, str]:
-    operations = [(rng.choice(list(OPERATIONS)), rng.randint(1, 9)) for _ in range(_up_to(rng, 2, 3, level))]
+    operations = [(rng.choice(list(OPERATIONS)), rng.randint(1, 9)) for _ in range(_up_to(rng, 2, 4, level))]
     names: list[str] = []
     while len(names) <= len(operations):
-        name = rng.choices(LETTERS, LETTER_WEIGHTS)[0]
+        name = rng.choices(LETTERS, _LETTER_WEIGHTS)[0]
         if name not in names:
             names.append(name)
-    lines = [f"def {rng.choices(FUNCTIONS, FUNCTION_WEIGHTS)[0]}({names[0]}):"]
+    lines = [f"def {rng.choices(FUNCTIONS, _FUNCTION_WEIGHTS)[0]}({names[0]}):"]
     for (operation, number), old, new in zip(operations, names, names[1:], strict=False):
         lines.append(f"    {new} = {old} {OPERATIONS[operation]} {number}")
     lines.append(f"    return {names[-1]}")
@@ -172,11 +163,11 @@ def _code(rng: random.Random, level: float) -> tuple[str, str]:
 
 
 KINDS: dict[str, tuple[int, Callable[[random.Random, float], tuple[str, str]]]] = {
-    "math": (26, _math),
-    "steps": (20, _steps),
+    "math": (24, _math),
+    "steps": (16, _steps),
     "choose": (12, _choose),
-    "shuffle": (11, _shuffle),
+    "shuffle": (14, _shuffle),
     "story": (18, _story),
-    "code": (13, _code),
+    "code": (16, _code),
 }
 """Each kind's share in percent and its generator of a prompt and one right reply."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from depcap_jax.tiny import task
+from depcap_jax.tiny import words
 
 EOS, MASK, BOS, USER, ASSISTANT, UNKNOWN = SPECIAL = (
     "<|endoftext|>",
@@ -31,17 +31,25 @@ CHAT_TEMPLATE = (
 _INDENT = "\n    "
 _PIECE = r"\n {4}|\n|#{4}|[0-9]|[A-Za-z]+|[^\sA-Za-z0-9]"
 _FRAME = (
-    "How many does have has more bags of Go from to in steps Choose I choose these order Shuffle Put first "
-    "last Tell a story about and friend friends had met came Then gave thanked Now So Write code def return"
+    "How many does have has Go from to in steps Choose I choose of these order Shuffle Put first last "
+    "Tell a story about and visit visits had met came Then gave thanked Now So Write code def return"
 )
 
 
 def vocabulary() -> list[str]:
     """Every token, by id."""
-    tables = (task.NAMES, task.THINGS, task.ANIMALS, task.GAINS, task.LOSSES, task.OPERATIONS)
-    words = [*_FRAME.split(), *(word for table in tables for word in table), *string.ascii_lowercase]
-    marks = [*string.digits, *"+-*=.,?!:;()", "####", "\n", _INDENT]
-    return list(dict.fromkeys([*SPECIAL, *marks, *words]))
+    tables = (
+        words.NAMES,
+        words.FRIENDS,
+        words.THINGS,
+        words.ANIMALS,
+        words.GAINS,
+        words.LOSSES,
+        words.OPERATIONS,
+    )
+    known = [word for table in (*tables, words.LETTERS, words.FUNCTIONS) for word in table]
+    marks = [*string.digits, *"+-*=.,?:()", "####", "\n", _INDENT]
+    return list(dict.fromkeys([*SPECIAL, *marks, *_FRAME.split(), *known]))
 
 
 def build() -> Tokenizer:

@@ -3,7 +3,8 @@
 The masked-diffusion objective of LLaDA (Nie et al., 2025) on the project's own transformer: cross-entropy on
 masked answer tokens, weighted 1 / t. Muon moves the matrices and AdamW the rest; an exponential average of
 the weights is what is kept. A run that was stopped goes on with `--resume`, and `--minutes` or `--steps` may
-then be changed: the learning rate falls to zero at the new end.
+then be changed: the learning rate falls to zero at the new end. A Dream need not begin anew:
+`--family dream --start runs/llada --minutes 15 --rate 1.5e-3` goes on from LLaDA's weights (`shift.py`).
 """
 
 from __future__ import annotations
@@ -30,14 +31,13 @@ from convert.export import export
 from depcap_jax.models import ModelConfig, Transformer
 from depcap_jax.models.config import Family
 from depcap_jax.tiny import task, tokenizer
-from depcap_jax.tiny.batches import BUCKETS, Batch, Batches, fixed_masks
+from depcap_jax.tiny.batches import BUCKETS, EASY_ROUNDS, Batch, Batches, fixed_masks
+from depcap_jax.tiny.shift import Params, dream_from_llada
 
-Params = dict[str, jax.Array]
-
-PEAK_RATE = 6e-3
+PEAK_RATE = 2.5e-3
 _WARMUP_STEPS = 100
-_STEADY = 0.3
-_AVERAGE = 0.998
+_STEADY = 0.65
+_AVERAGE = 0.995
 _SAVE_SECONDS = 60.0
 # A process that was suspended must not find its learning rate gone when it wakes.
 _LONGEST_STEP = 60.0
@@ -46,7 +46,7 @@ _EVALUATE_STEPS = 250
 
 
 def model_config(family: Family) -> ModelConfig:
-    """The sizes of an embedded model; Dream's has biases and predicts the next position."""
+    """The sizes of an embedded model; Dream's has biases, and one layer more to shift by a position."""
     dream = family == "dream"
     ids = {token: tokenizer.SPECIAL.index(token) for token in tokenizer.SPECIAL}
     size = len(tokenizer.vocabulary())
@@ -54,12 +54,12 @@ def model_config(family: Family) -> ModelConfig:
         family=family,
         vocab_size=size,
         embedding_size=size,
-        width=128,
-        num_layers=4,
-        num_heads=4,
-        num_kv_heads=2,
+        width=256,
+        num_layers=5 if dream else 4,
+        num_heads=8,
+        num_kv_heads=4,
         head_dim=32,
-        ff_width=384,
+        ff_width=448,
         rope_theta=10_000.0,
         norm_eps=1e-6 if dream else 1e-5,
         qkv_bias=dream,
@@ -112,7 +112,7 @@ def optimizer() -> optax.GradientTransformation:
         1.0,
         ns_steps=3,  # a rough orthogonalisation learns as fast here and costs half
         preconditioning="aol",
-        adam_learning_rate=0.2,
+        adam_learning_rate=0.4,
         weight_decay=0.01,
         adam_b2=0.98,
         muon_weight_dimension_numbers=matrices,  # type: ignore[arg-type]  # a callable is documented
@@ -200,12 +200,20 @@ class Run:
             setattr(self, name, value)
 
     def _start_from(self, folder: Path) -> None:
-        """Takes the averaged weights of another run, of either family; what that one lacks stays new."""
+        """Takes the averaged weights of a run of its family, or a LLaDA's for a Dream; no easy problems."""
         with np.load(folder / "state.npz") as stored:
+            family = json.loads(str(stored["facts"]))["model"]["family"]
             names = json.loads(str(stored["names"]))
-            found = {name: jnp.asarray(stored[f"leaf{i}"]) for i, name in enumerate(names)}
-        params = {name: found.get(name, leaf) for name, leaf in self.state["params"].items()}
+            params = {name: jnp.asarray(stored[f"leaf{i}"]) for i, name in enumerate(names)}
+        if (family, self.config.family) == ("llada", "dream"):
+            params = dream_from_llada(params, self.state["params"], self.config)
+        found, needed = ({name: p.shape for name, p in ps.items()} for ps in (params, self.state["params"]))
+        if found != needed:
+            raise ValueError(
+                f"{folder / 'state.npz'} holds a {family} of other sizes than this {self.config.family}"
+            )
         self.state |= {"params": params, "average": jax.tree.map(jnp.copy, params)}
+        self.round = EASY_ROUNDS
 
     def train(
         self,
@@ -249,7 +257,7 @@ class Run:
             if self.step % _LOG_STEPS == 0:
                 self._log(loss=round(float(np.mean(losses[-_LOG_STEPS:])), 4), rate=round(rate, 6))
             if self.step % _EVALUATE_STEPS == 0:
-                self._log(held_out=self.evaluate())
+                self._log(trial=self.evaluate())
             if time.monotonic() - saved > _SAVE_SECONDS:
                 self.save()
                 saved = time.monotonic()
@@ -258,10 +266,13 @@ class Run:
         return losses
 
     def evaluate(self) -> dict[str, float]:
-        """The averaged weights' loss by kind on a few held-out problems, always with the same masks."""
+        """The averaged weights' loss by kind on a few problems, always the same ones with the same masks.
+
+        They are not held-out ones: those are for judging a model that is done.
+        """
         if not self._trials:
             for kind in task.KINDS:
-                stream = task.problems("trial", held_out=True, kind=kind)
+                stream = task.problems("trial", held_out=False, kind=kind)
                 self._trials[kind] = fixed_masks([next(stream) for _ in range(BUCKETS[-1][1])])
         found = {}
         for kind, batch in self._trials.items():
@@ -292,8 +303,11 @@ def draw(folder: Path) -> None:
         from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
     except ImportError:
         return
-    lines = (json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    log = folder / "log.jsonl"
+    lines = map(json.loads, log.read_text(encoding="utf-8").splitlines() if log.exists() else ())
     curve = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    if not curve:  # a run of a few steps
+        return
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     axes.plot(*zip(*curve, strict=True))
@@ -310,14 +324,27 @@ def main(arguments: list[str] | None = None) -> None:
     budget.add_argument("--minutes", type=float, help="train for so long in all; 80 by default")
     budget.add_argument("--steps", type=int, help="train for so many steps in all")
     parser.add_argument("--resume", action="store_true", help="go on where the run in the folder stopped")
-    parser.add_argument("--start", type=Path, help="begin with the weights of the run in this folder")
+    parser.add_argument(
+        "--start",
+        type=Path,
+        help="begin with the weights of the run in this folder; a Dream may begin with a LLaDA's",
+    )
     parser.add_argument("--rate", type=float, default=PEAK_RATE, help="highest learning rate; %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     folder = chosen.out or Path("runs") / chosen.family
     if not chosen.resume and (folder / "state.npz").exists():
         parser.error(f"{folder} holds a run already: give --resume to go on with it, or another --out")
-    run = Run(chosen.family, folder, seed=chosen.seed, resume=chosen.resume, start=chosen.start)
+    if chosen.resume and chosen.start:
+        parser.error("--resume goes on with a run's own weights: leave out --start")
+    for name in ("minutes", "steps", "rate"):
+        value = getattr(chosen, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name} must be above 0, got {value}")
+    try:
+        run = Run(chosen.family, folder, seed=chosen.seed, resume=chosen.resume, start=chosen.start)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     minutes = 80.0 if chosen.minutes is None and chosen.steps is None else chosen.minutes
     run.train(minutes=minutes, steps=chosen.steps, peak=chosen.rate)
     print(f"the model is in {run.export()}")
