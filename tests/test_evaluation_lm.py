@@ -118,8 +118,8 @@ def test_an_error_of_estimates_is_told(lm, caplog: pytest.LogCaptureFixture, mon
     monkeypatch.setattr(logging.getLogger("lm_eval"), "propagate", True)
     with caplog.at_level(logging.INFO, "lm_eval"):
         lm.loglikelihood(asked("loglikelihood", ("Go from 1 to", " 9 in 3")), disable_tqdm=True)
+        lm.generate_until(asked("generate_until", ("a", {"max_gen_toks": 512})))
     assert "standard error" in caplog.text
-    lm.generate_until(asked("generate_until", ("a", {"max_gen_toks": 512})))
     assert "--model_args gen_length=512" in caplog.text
 
 
