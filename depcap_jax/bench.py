@@ -23,6 +23,7 @@ from flax import nnx
 from depcap_jax.caching import BlockCache
 from depcap_jax.config import CACHES, RECIPES, DecodeConfig, recipe, recipe_settings
 from depcap_jax.decode import choose_head_width, decode_step, head_widths, is_live, plan_turn
+from depcap_jax.defaults import answer_length
 from depcap_jax.generate import generate, start
 from depcap_jax.models import ModelConfig, Transformer
 from depcap_jax.settings import check_count
@@ -217,7 +218,7 @@ def report(chosen: argparse.Namespace, model: DiffusionLM | None = None) -> None
     model = random_model() if model is None else model
     context = model.config.max_length
     prompt_length = min(128, context // 2) if chosen.prompt_length is None else chosen.prompt_length
-    gen_length = min(256, context // 2) if chosen.gen_length is None else chosen.gen_length
+    gen_length = answer_length(context) if chosen.gen_length is None else chosen.gen_length
     check_count("--prompt-length", prompt_length, 1, context - 1)
     check_count("--gen-length", gen_length, 1, context - prompt_length)
     check_count("--repeats", chosen.repeats, 1)

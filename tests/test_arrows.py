@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "viewer": {"replay", "types"},
     "stream": {"config", "decode", "generate", "types"},
     "text": {"codec", "config", "decode", "generate", "settings", "stream", "types"},
-    "bench": {"caching", "config", "decode", "generate", "models", "settings", "types"},
+    "bench": {"caching", "config", "decode", "defaults", "generate", "models", "settings", "types"},
     "reference": {"caching", "config", "partition", "select", "types"},
 }
 """Whom each module of decoding may know. No one knows `text`, `bench` or `reference`."""

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Talks until the input ends."""
-
     from depcap_jax.checkpoint import EMBEDDED
     from depcap_jax.cli.live import show
     from depcap_jax.cli.terminal import err

@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Answers them."""
-
     from depcap_jax.cli.live import show
     from depcap_jax.text import TextGenerator
 

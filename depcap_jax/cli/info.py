@@ -8,6 +8,7 @@ from typing import Any
 
 from depcap_jax.cli.options import DEFAULT_MODEL
 from depcap_jax.config import CACHES, recipe
+from depcap_jax.defaults import answer_length
 from depcap_jax.storage import DTYPES
 
 SUMMARY = "tell what a model is, its sizes, and the memory it needs"
@@ -64,7 +65,7 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
 
     source = open_checkpoint(arguments.model)
     config, half = source.config, source.config.max_length // 2
-    gen_length = min(256, half) if arguments.gen_length is None else arguments.gen_length
+    gen_length = answer_length(config.max_length) if arguments.gen_length is None else arguments.gen_length
     prompt_length = min(128, half) if arguments.prompt_length is None else arguments.prompt_length
     stored = "float32" if arguments.model in EMBEDDED else source.dtype
     dtype = arguments.dtype or stored

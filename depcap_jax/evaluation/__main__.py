@@ -63,10 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         sys.argv = ["lm-eval", *lm_eval_arguments(sys.argv[1:] if arguments is None else arguments)]
         cli_evaluate()
-    except (
-        ValueError,
-        OSError,
-    ) as error:  # a setting that is unknown or out of range, data that is not there
+    # A setting that is unknown or out of range, data that is not there, a file that cannot be written.
+    except (ValueError, OSError) as error:
         unsafe = "unsafe" in str(error) and "confirm_run_unsafe_code" in str(error)
         sys.exit(f"error: {'the task runs model-written code: --allow-code-execution' if unsafe else error}")
 

@@ -93,7 +93,6 @@ def _run(parts: list[str]) -> None:
         compile(part, f"<part {number}>", "exec", dont_inherit=True)
         for number, part in enumerate(parts, start=1)
     )
-    parts.clear()
     # Not called `__main__`: what a program does when it is started by hand is not part of its tests.
     module = types.ModuleType("program")
     sys.modules["program"] = sys.modules["__main__"] = module

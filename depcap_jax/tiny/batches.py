@@ -109,7 +109,7 @@ def mask(
 
     Every other row is masked uniformly with probability t, the rest as block-wise decoding meets them: clean
     up to a window, masked with probability t inside it, wholly masked after it. t is uniform in (0, `most`);
-    below `_FIRST_MASKED` no row is masked block-wise, and at 1 half of them. A masked token weighs 1 / t,
+    at `_FIRST_MASKED` no row is masked block-wise, and at 1 every other. A masked token weighs 1 / t,
     t being the share of its answer that is really masked; tokens behind the first end-of-text count less.
     Of the rows with arithmetic, a share of `sums` hides one result instead.
     """
@@ -127,8 +127,8 @@ def mask(
     block = (rng.random((B, 1)) * (written + 1)).astype(int)
     on_grid = rng.random((B, 1)) < 0.5
     block = np.where(on_grid, block - block % 32, block)
-    share = (most - _FIRST_MASKED) / (1 - _FIRST_MASKED)
-    blockwise = (np.arange(B)[:, None] % 2 == 1) & (rng.random((B, 1)) < share)
+    often = (most - _FIRST_MASKED) / (1 - _FIRST_MASKED)
+    blockwise = (np.arange(B)[:, None] % 2 == 1) & (rng.random((B, 1)) < often)
     begin = start + np.where(blockwise, block, 0)
     end = np.where(blockwise, begin + rng.choice(_WINDOWS, (B, 1)), length)
     draws = rng.random((B, length))
