@@ -14,7 +14,8 @@ from transformers import AutoTokenizer
 
 from depcap_jax import tiny
 from depcap_jax.tiny import task, tokenizer, words
-from depcap_jax.tiny.batches import ANSWER_LENGTH, encode
+from depcap_jax.tiny.batches import encode
+from depcap_jax.tiny.masking import ANSWER_LENGTH
 
 KINDS = list(task.KINDS)
 seeds = st.integers(0, 2**32 - 1)

@@ -1,4 +1,4 @@
-"""The training script of the embedded models: batches, a few steps, resuming."""
+"""The training script of the embedded models: rounds of batches, a few steps, resuming."""
 
 import dataclasses
 import json
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from depcap_jax.tiny import batches, task, tokenizer, train
-from depcap_jax.tiny.batches import ANSWER_LENGTH, Batch, Batches, encode, mask
+from depcap_jax.tiny.batches import Batches, encode
+from depcap_jax.tiny.masking import mask
 from depcap_jax.tiny.shift import dream_from_llada
 
-MASK = tokenizer.SPECIAL.index(tokenizer.MASK)
 planned_rate = train.rate_at
 
 
@@ -40,76 +40,6 @@ def small(monkeypatch: pytest.MonkeyPatch):
 def rows(count: int = 40):
     stream = task.problems(5, held_out=False)
     return encode(tokenizer.build(), [next(stream) for _ in range(count)])
-
-
-def test_masks_cover_answers_only():
-    drawn = rows()
-    batch = mask(drawn, 168, np.random.default_rng(0))
-    hidden = batch.noisy == MASK
-    np.testing.assert_array_equal(hidden, batch.weight > 0)
-    np.testing.assert_array_equal(np.where(hidden, batch.clean, batch.noisy), batch.clean)
-    for i, row in enumerate(drawn):
-        end = len(row.prompt) + ANSWER_LENGTH
-        assert not hidden[i, : len(row.prompt)].any()
-        assert not hidden[i, end:].any()
-        assert hidden[i].any()
-        assert batch.valid[i].sum() == min(end, 168)
-
-
-def test_every_other_row_is_masked_as_blockwise_decoding_meets_it():
-    batch = mask(rows(200), 168, np.random.default_rng(0))
-    hidden = batch.noisy == MASK
-    ends = [(hidden[i] | ~batch.valid[i])[-20:].all() for i in range(200)]
-    assert all(ends[1::2])
-    assert not all(ends[::2])
-
-
-def test_masks_are_few_at_first():
-    share = {}
-    for most in (0.5, 1.0):
-        batch = mask(rows(200), 168, np.random.default_rng(0), most)
-        share[most] = (batch.noisy == MASK).sum(1) / ANSWER_LENGTH
-    assert share[0.5].max() < 0.65
-    assert share[0.5].mean() == pytest.approx(0.25, abs=0.03)
-    assert share[1.0].mean() > 0.5
-
-
-def test_sums_are_found_with_their_copies():
-    encoder, vocabulary = tokenizer.build(), tokenizer.vocabulary()
-
-    def hidden(answer: str) -> list[str]:
-        ids = encoder.encode(answer).ids
-        return ["".join(vocabulary[ids[i]] for i in places) for places in batches.find_sums(ids)]
-
-    assert hidden("36 + 5 = 41\n41 - 2 = 39\n#### 39") == ["4141", "3939"]
-    assert hidden("14 + 7 = 21\n21 + 8 = 29") == ["2121", "29"]
-    told = "Leo had 20 pens. Then Sue came. Sue gave Leo 5 pens. Leo thanked Sue. So Leo has 25 pens."
-    assert hidden(told) == ["25"]
-    assert hidden("I choose cat, dog.") == []
-
-
-def test_some_rows_hide_one_sum_and_nothing_else():
-    drawn = rows(100)
-    batch = mask(drawn, 168, np.random.default_rng(0), sums=1.0)
-    for row, line in zip(drawn, batch.noisy == MASK, strict=True):
-        found = batches.find_sums(row.answer)
-        if found:
-            assert (np.flatnonzero(line) - len(row.prompt)).tolist() in found
-
-
-def test_weights_count_every_answer_by_its_length():
-    """Each row's weights sum to its share of all tokens that count, unless very few are masked."""
-    drawn = rows()
-    batch = mask(drawn, 168, np.random.default_rng(0))
-    counts = np.zeros(batch.clean.shape)
-    for i, row in enumerate(drawn):
-        start, end = len(row.prompt), len(row.prompt) + len(row.answer) + 1
-        counts[i, start : start + ANSWER_LENGTH] = 0.1
-        counts[i, start:end] = 1.0
-    share = (counts * (batch.noisy == MASK)).sum(1) / counts.sum(1)
-    often = share > 0.1
-    assert often.sum() > 30
-    np.testing.assert_allclose(batch.weight.sum(1)[often], (counts.sum(1) / counts.sum())[often], rtol=0.03)
 
 
 def test_rounds_depend_on_the_seed_and_index_alone():
@@ -140,6 +70,32 @@ def test_dream_learns_the_next_position(tmp_path):
     rows_, ids = np.arange(4), batch.clean
     np.testing.assert_allclose(found[:, 0], -logits[rows_, 0, ids[:, 0]], rtol=1e-4)
     np.testing.assert_allclose(found[:, 50], -logits[rows_, 49, ids[:, 50]], rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_a_cached_loss_is_that_of_a_cached_decoder(family, tmp_path):
+    """A full pass over what was known when the block began, then one over the block or what follows too."""
+    model = train.Run(family, tmp_path).model()
+    batch = mask(rows(6), 168, np.random.default_rng(0), cached=True)
+    assert batch.before is not None and batch.frozen is not None
+    found = np.asarray(train.token_losses(model, batch))
+    lead = int(family == "dream")
+    for i in range(6):
+        span = np.flatnonzero(~batch.frozen[i])
+        assert span[0] + len(span) - 1 == span[-1]
+        line = jax.tree.map(lambda x, i=i: jnp.asarray(x[i : i + 1]), batch)
+        _, cache = model.hidden(line.before, valid=line.valid, cache=model.init_cache(1, 168))
+        query = np.arange(span[0] - lead, span[-1] + 1)
+        hidden, _ = model.hidden(
+            line.noisy[:, query],
+            valid=line.valid,
+            start=jnp.asarray(query[:1]),
+            cache=cache,
+            write=jnp.asarray(query >= span[0])[None],
+        )
+        logits = jax.nn.log_softmax(model.logits(hidden))[0, : len(span)]
+        expected = -logits[np.arange(len(span)), batch.clean[i, span]]
+        np.testing.assert_allclose(found[i, span], expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
@@ -222,8 +178,3 @@ def test_the_command_refuses_to_overwrite_a_run(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "--resume" in done.stderr
-
-
-def test_a_batch_is_a_pytree():
-    batch = mask(rows(2), 168, np.random.default_rng(0))
-    assert isinstance(jax.tree.map(np.asarray, batch), Batch)

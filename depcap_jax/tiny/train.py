@@ -31,7 +31,8 @@ from convert.export import export
 from depcap_jax.models import ModelConfig, Transformer
 from depcap_jax.models.config import Family
 from depcap_jax.tiny import task, tokenizer
-from depcap_jax.tiny.batches import BUCKETS, EASY_ROUNDS, Batch, Batches, fixed_masks
+from depcap_jax.tiny.batches import BUCKETS, EASY_ROUNDS, Batches, fixed_masks
+from depcap_jax.tiny.masking import Batch
 from depcap_jax.tiny.shift import Params, dream_from_llada
 
 PEAK_RATE = 2.5e-3
@@ -96,7 +97,11 @@ def head_start(params: Params) -> Params:
 
 def token_losses(model: Transformer, batch: Batch) -> jax.Array:
     """Cross-entropy [B, T] of the clean tokens, given the noisy ones."""
-    hidden, _ = model.hidden(jnp.asarray(batch.noisy), valid=jnp.asarray(batch.valid))
+    noisy, valid, cache, write = jnp.asarray(batch.noisy), jnp.asarray(batch.valid), None, None
+    if batch.before is not None and batch.frozen is not None:
+        _, cache = model.hidden(jnp.asarray(batch.before), valid=valid, cache=model.init_cache(*noisy.shape))
+        cache, write = jax.lax.stop_gradient(cache), ~jnp.asarray(batch.frozen)
+    hidden, _ = model.hidden(noisy, valid=valid, cache=cache, write=write)
     if model.config.predicts_next:
         hidden = jnp.concatenate([hidden[:, :1], hidden[:, :-1]], axis=1)
     return optax.softmax_cross_entropy_with_integer_labels(model.logits(hidden), batch.clean)
@@ -140,9 +145,6 @@ def make_step(weights: Weights) -> Callable[[State, Batch, jax.Array, jax.Array]
         return {"params": params, "average": average, "moments": moments}, value
 
     return jax.jit(step, donate_argnums=0)
-
-
-jax.tree_util.register_dataclass(Batch, data_fields=["clean", "noisy", "weight", "valid"], meta_fields=[])
 
 
 def rate_at(step: int, progress: float, peak: float = PEAK_RATE) -> float:
