@@ -1,9 +1,8 @@
-"""Text in, text out: padding buckets, batches, and gaps filled in place."""
+"""Text in, text out: prompts of many lengths, answered in batches or as a stream."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,19 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from depcap_jax.codec import Codec, Prompt, parse_template
+from depcap_jax.codec import Codec, Prompt
 from depcap_jax.config import DecodeConfig
-from depcap_jax.decode import decode, init_state
 from depcap_jax.generate import generate, prepare
+from depcap_jax.infill import Infilled, infill
+from depcap_jax.padding import SHORTEST_PROMPT, at_least, doubling, pad_batch, row_keys
 from depcap_jax.settings import check_count
 from depcap_jax.stream import Snapshot, stream
 from depcap_jax.types import DecodeError, DecodeResult, DiffusionLM, Status
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-# The narrowest paddings: below these a compilation costs more than the padding does.
-_SHORTEST_PROMPT, _SHORTEST_SPAN = 32, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,20 +59,6 @@ class Partial:
     def text(self) -> str:
         """The whole of it, open positions as underscores."""
         return "".join(text for text, _ in self.pieces)
-
-
-@dataclasses.dataclass(frozen=True)
-class Infilled:
-    """What became of one template."""
-
-    text: str
-    """The template's own text, with the fillings in it."""
-    fillings: tuple[str, ...]
-    """What was put into each gap."""
-    tokens: tuple[int, ...]
-    """All ids, gaps filled, without the prompt's; an end-of-text id in a gap is here but not in the text."""
-    nfe: int
-    """Forward passes spent."""
 
 
 class RepliesError(DecodeError):
@@ -191,7 +174,7 @@ class TextGenerator:
         """
         begin = time.perf_counter()
         for rows, width in {(rows, width) for _, rows, width in self._plan(self._encode(prompts))}:
-            prepare(self._model, rows, width, config=self._config, key=self._row_keys([0] * rows))
+            prepare(self._model, rows, width, config=self._config, key=row_keys(self._key, [0] * rows))
         return time.perf_counter() - begin
 
     def fits(self, prompt: Prompt) -> bool:
@@ -206,9 +189,9 @@ class TextGenerator:
           DecodeError: if it did not end well.
         """
         (ids,) = self._encode([prompt])
-        canvas = np.full(_at_least(len(ids), self._buckets), self._model.config.pad_token_id, np.int32)
+        canvas = np.full(at_least(len(ids), self._buckets), self._model.config.pad_token_id, np.int32)
         canvas[: len(ids)] = ids
-        keys = self._row_keys([0])
+        keys = row_keys(self._key, [0])
         key = None if keys is None else keys[0]
         ends = self._model.config.eos_token_ids
         for snapshot in stream(self._model, canvas, len(ids), config=self._config, key=key):
@@ -233,10 +216,10 @@ class TextGenerator:
         """The batches: which prompts, on how many rows, padded to which width."""
         # Longest first: what does not fit into memory fails at once, and not after an hour.
         order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
-        rows = _at_least(min(len(ids), self._batch_size), _doubling(1, self._batch_size))
+        rows = at_least(min(len(ids), self._batch_size), doubling(1, self._batch_size))
         for first in range(0, len(order), self._batch_size):
             batch = order[first : first + self._batch_size]
-            yield batch, rows, _at_least(len(ids[batch[0]]), self._buckets)
+            yield batch, rows, at_least(len(ids[batch[0]]), self._buckets)
 
     def infill(self, template: str | Sequence[str | int], *, prompt: Prompt | None = None) -> Infilled:
         """Fills the gaps of a text, all of them in one decode, and leaves everything else as it is.
@@ -253,50 +236,23 @@ class TextGenerator:
           TypeError, ValueError: if the template has no gap, a gap of no tokens, or does not fit the context.
           DecodeError: if it did not end well.
         """
-        parts = parse_template(template)
-        lead = [] if prompt is None else self._codec.encode_prompt(prompt, "prompt")
-        mask = self._model.config.mask_token_id
-        pieces = [[mask] * p if isinstance(p, int) else self._codec.encode_part(p) for p in parts]
-        tokens = np.asarray([*lead, *itertools.chain(*pieces)], np.int32)
-        gaps = [isinstance(part, int) for part, piece in zip(parts, pieces, strict=True) for _ in piece]
-        filled, nfe = self._fill_in(tokens, np.asarray([*[False] * len(lead), *gaps]))
-        ends = len(lead) + np.cumsum([len(piece) for piece in pieces])
-        pieces = [filled[end - len(piece) : end].tolist() for piece, end in zip(pieces, ends, strict=True)]
-        fillings = self._codec.read_fillings(parts, pieces, self._model.config.eos_token_ids)
-        remaining = iter(fillings)
-        text = "".join(part if isinstance(part, str) else next(remaining) for part in parts)
-        return Infilled(text, tuple(fillings), tuple(filled[len(lead) :].tolist()), nfe)
-
-    def _fill_in(self, tokens: np.ndarray, is_open: np.ndarray) -> tuple[np.ndarray, int]:
-        """Decodes the open positions of one row of ids; the ids with those filled, and the passes spent."""
-        length, context = len(tokens), self._model.config.max_length
-        if length > context:
-            raise ValueError(f"the template has {length} tokens; the model's context has {context}")
-        width = _at_least(length, _doubling(_SHORTEST_PROMPT, context))
-        first, last = np.flatnonzero(is_open)[[0, -1]]
-        span = _at_least(int(last - first) + 1, _doubling(_SHORTEST_SPAN, width))
-        # An end-of-text token must not stop it: the text goes on behind the gap.
-        config = dataclasses.replace(self._config, gen_length=span, stop_at_eos=False)
-        padding = (0, width - length)
-        canvas, is_open = np.pad(tokens, padding)[None], np.pad(is_open, padding)[None]
-        lengths = np.asarray([length], np.int32)
-        filled, status, nfe = _fill(self._model, canvas, is_open, lengths, config, self._row_keys([0]))
-        if status[0] != Status.OK:
-            raise DecodeError(Status(int(status[0])).message)
-        return np.asarray(filled[0])[:length], int(nfe[0])
+        return infill(self._model, self._codec, self._config, template, prompt, row_keys(self._key, [0]))
 
     def _decode_batch(
         self, batch: Sequence[int], ids: Sequence[Sequence[int]], rows: int, width: int
     ) -> list[Reply]:
         """Decodes the prompts `batch`, on a canvas of `rows` rows; copies of the last one fill it up."""
-        padded = [*batch, *[batch[-1]] * (rows - len(batch))]
-        lengths = np.asarray([len(ids[index]) for index in padded], np.int32)
-        canvas = np.full((rows, width), self._model.config.pad_token_id, np.int32)
-        for row, index in enumerate(padded):
-            canvas[row, : lengths[row]] = ids[index]
-        result = generate(self._model, canvas, lengths, config=self._config, key=self._row_keys(padded))
+        padded = pad_batch(
+            ids,
+            batch,
+            rows=rows,
+            width=width,
+            fill=self._model.config.pad_token_id,
+            key=self._key,
+        )
+        result = generate(self._model, padded.prompts, padded.lengths, config=self._config, key=padded.key)
         result = jax.tree.map(np.asarray, result)
-        return [self._reply(result, row, int(lengths[row])) for row in range(len(batch))]
+        return [self._reply(result, row, len(ids[index])) for row, index in enumerate(batch)]
 
     def _reply(self, result: DecodeResult, row: int, prompt_length: int) -> Reply:
         visible = int(result.lengths[row])
@@ -311,23 +267,6 @@ class TextGenerator:
             status=Status(int(result.status[row])),
         )
 
-    def _row_keys(self, indices: Sequence[int]) -> jax.Array | None:
-        fold = jax.vmap(jax.random.fold_in, (None, 0))
-        return None if self._key is None else fold(self._key, np.asarray(indices, np.uint32))
-
-
-@jax.jit
-def _fill(
-    model: DiffusionLM,
-    tokens: jax.Array,
-    open_: jax.Array,
-    length: jax.Array,
-    config: DecodeConfig,
-    keys: jax.Array | None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    state = decode(model, init_state(model, config, tokens, open_, length, key=keys), config)
-    return state.tokens, state.status, state.nfe
-
 
 def _sampling_key(key: jax.Array | None) -> jax.Array:
     if not isinstance(key, jax.Array):
@@ -341,20 +280,7 @@ def _prompt_buckets(context: int, gen_length: int, buckets: Sequence[int] | None
     if limit < 0:
         raise ValueError(f"gen_length is {gen_length}, but the model's context has {context} positions")
     if buckets is None:
-        return _doubling(_SHORTEST_PROMPT, limit)
+        return doubling(SHORTEST_PROMPT, limit)
     for bucket in buckets:
         check_count("buckets", bucket, 1, limit)
     return tuple(sorted({*buckets, limit}))
-
-
-def _doubling(first: int, last: int) -> tuple[int, ...]:
-    """first, 2 first, 4 first, ... below `last`, and `last` itself."""
-    widths = []
-    while first < last:
-        widths.append(first)
-        first *= 2
-    return (*widths, last)
-
-
-def _at_least(needed: int, widths: Sequence[int]) -> int:
-    return next(width for width in widths if width >= needed)

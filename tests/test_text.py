@@ -13,6 +13,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from depcap_jax import infill
 from depcap_jax import text as text_module
 from depcap_jax.checkpoint import load
 from depcap_jax.codec import Codec, parse_template
@@ -24,7 +25,7 @@ from depcap_jax.tokenizer import MissingTokenizerError, load_tokenizer
 from depcap_jax.types import DecodeError, Status
 
 jitted_generate: Any = importlib.import_module("depcap_jax.generate")._generate
-jitted_fill: Any = text_module._fill
+jitted_fill: Any = infill._fill
 
 GOLDEN = Path(__file__).parent / "golden"
 EOS, MASK, GEN_LENGTH = 509, 510, 16

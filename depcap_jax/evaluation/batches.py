@@ -14,9 +14,8 @@ import numpy as np
 
 from depcap_jax.config import DecodeConfig
 from depcap_jax.generate import generate, prepare
+from depcap_jax.padding import SHORTEST_PROMPT, at_least, doubling, pad_batch
 from depcap_jax.types import DecodeResult, DiffusionLM, Status
-
-_SHORTEST_PROMPT = 32  # below this a compilation costs more than the padding does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,8 @@ class BatchDecoder:
         self._config = config
         self._prompts = prompts
         self._rows = min(batch_size, len(prompts))
-        self._widths = [_bucket(len(prompt), limit) for prompt in prompts]
+        widths = doubling(SHORTEST_PROMPT, limit)
+        self._widths = [at_least(len(prompt), widths) for prompt in prompts]
         self._key = None if config.sampling is None else jax.random.key(seed)
 
     def compile(self, indices: Sequence[int]) -> float:
@@ -88,23 +88,13 @@ class BatchDecoder:
                 yield self._run_batch(alike[first : first + self._rows], width)
 
     def _run_batch(self, batch: Sequence[int], width: int) -> list[Decoded]:
-        padded = [*batch, *[batch[-1]] * (self._rows - len(batch))]  # one shape, one compilation
-        ids = np.zeros((self._rows, width), np.int32)
-        for row, index in zip(ids, padded, strict=True):
-            row[: len(self._prompts[index])] = self._prompts[index]
-        lengths = np.asarray([len(self._prompts[index]) for index in padded], np.int32)
-        keys = self._keys(padded)
+        padded = pad_batch(self._prompts, batch, rows=self._rows, width=width, fill=0, key=self._key)
+        jax.block_until_ready(padded.key)  # drawn before the clock starts
         begin = time.perf_counter()
-        result = generate(self._model, ids, lengths, config=self._config, key=keys)
+        result = generate(self._model, padded.prompts, padded.lengths, config=self._config, key=padded.key)
         result = jax.tree.map(np.asarray, result)
         seconds = (time.perf_counter() - begin) / len(batch)
         return [_read_row(result, row, index, seconds) for row, index in enumerate(batch)]
-
-    def _keys(self, indices: Sequence[int]) -> jax.Array | None:
-        if self._key is None:
-            return None
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(self._key, np.asarray(indices, np.uint32))
-        return jax.block_until_ready(keys)
 
 
 def _read_row(result: DecodeResult, row: int, index: int, seconds: float) -> Decoded:
@@ -116,11 +106,3 @@ def _read_row(result: DecodeResult, row: int, index: int, seconds: float) -> Dec
         status=Status(int(result.status[row])),
         seconds=seconds,
     )
-
-
-def _bucket(length: int, limit: int) -> int:
-    """The width that a prompt is padded to: doubling, so that many lengths share few compilations."""
-    width = _SHORTEST_PROMPT
-    while width < length:
-        width *= 2
-    return min(width, limit)
