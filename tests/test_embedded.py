@@ -14,7 +14,7 @@ from depcap_jax.checkpoint import EMBEDDED
 from depcap_jax.models.parameters import get_leaves
 from depcap_jax.tiny import held_out
 from depcap_jax.tiny.score import score
-from depcap_jax.tiny.train import model_config
+from depcap_jax.tiny.sizes import model_config
 
 NAMES = sorted(EMBEDDED)
 LEAST_RIGHT = 0.5

@@ -82,11 +82,12 @@ def test_some_rows_hide_one_result_or_all_that_was_added():
 def test_a_cached_batch_counts_its_window_alone_and_knew_nothing_of_it_before():
     drawn = rows(100)
     batch = mask(drawn, 168, np.random.default_rng(0), cached=True)
-    assert batch.before is not None and batch.frozen is not None
+    assert batch.before is not None
+    assert batch.frozen is not None
     for i, row in enumerate(drawn):
         counted, kept = np.flatnonzero(batch.weight[i]), np.flatnonzero(batch.frozen[i, : counted_end(row)])
         begin = np.flatnonzero(~batch.frozen[i])[0]
-        assert begin >= len(row.prompt) and begin <= counted[0]
+        assert len(row.prompt) <= begin <= counted[0]
         np.testing.assert_array_equal(batch.before[i, :begin], batch.clean[i, :begin])
         assert (batch.before[i, begin : counted_end(row)] == MASK).all()
         dual = kept.size and kept[-1] > begin

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from depcap_jax.tiny import batches, task, tokenizer, train
+from depcap_jax.tiny import batches, learning, task, tokenizer, train
 from depcap_jax.tiny.batches import Batches, encode
 from depcap_jax.tiny.masking import mask
 from depcap_jax.tiny.shift import dream_from_llada
 
-planned_rate = train.rate_at
+planned_rate = learning.rate_at
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(train, "BUCKETS", ((168, 8),))
     monkeypatch.setattr(batches, "FULL", (168, 8))
     monkeypatch.setattr(batches, "_ROUND", 32)
-    monkeypatch.setattr(train, "_WARMUP_STEPS", 3)
+    monkeypatch.setattr(learning, "_WARMUP_STEPS", 3)
 
 
 def rows(count: int = 40):
@@ -61,12 +61,23 @@ def test_a_round_leaves_no_problem_out(monkeypatch: pytest.MonkeyPatch):
     assert seen == expected
 
 
+def test_drills_hide_arithmetic_alone_and_end_with_the_easy_rounds():
+    made, mask_id = [], tokenizer.SPECIAL.index(tokenizer.MASK)
+    for index in (0, batches.EASY_ROUNDS):
+        hidden = [batch.noisy == mask_id for batch in Batches(3).round(index)]
+        # A drill hides four tokens at most: what four visits added, or two digits and their copy.
+        made.append([rows.sum(1).max() <= 4 for rows in hidden])
+    assert made[0].count(True) >= 1
+    assert made[0].count(False) >= 4
+    assert made[1].count(True) == 0
+
+
 def test_dream_learns_the_next_position(tmp_path):
     """The loss at position i reads the output at i - 1, and at 0 its own."""
     model = train.Run("dream", tmp_path).model()
     batch = mask(rows(4), 168, np.random.default_rng(0))
     logits = jax.nn.log_softmax(model(jnp.asarray(batch.noisy), jnp.asarray(batch.valid)))
-    found = np.asarray(train.token_losses(model, batch))
+    found = np.asarray(learning.token_losses(model, batch))
     rows_, ids = np.arange(4), batch.clean
     np.testing.assert_allclose(found[:, 0], -logits[rows_, 0, ids[:, 0]], rtol=1e-4)
     np.testing.assert_allclose(found[:, 50], -logits[rows_, 49, ids[:, 50]], rtol=1e-4)
@@ -77,8 +88,9 @@ def test_a_cached_loss_is_that_of_a_cached_decoder(family, tmp_path):
     """A full pass over what was known when the block began, then one over the block or what follows too."""
     model = train.Run(family, tmp_path).model()
     batch = mask(rows(6), 168, np.random.default_rng(0), cached=True)
-    assert batch.before is not None and batch.frozen is not None
-    found = np.asarray(train.token_losses(model, batch))
+    assert batch.before is not None
+    assert batch.frozen is not None
+    found = np.asarray(learning.token_losses(model, batch))
     lead = int(family == "dream")
     for i in range(6):
         span = np.flatnonzero(~batch.frozen[i])
@@ -125,9 +137,9 @@ def test_resumed_run_equals_unbroken_run(tmp_path):
 
 
 def test_rate_falls_to_zero_at_the_end_of_any_plan():
-    assert train.rate_at(500, 0.1) == train.PEAK_RATE
-    assert train.rate_at(500, 0.825) == pytest.approx(train.PEAK_RATE / 2)
-    assert train.rate_at(500, 1.0) < 0.01 * train.PEAK_RATE
+    assert learning.rate_at(500, 0.1) == learning.PEAK_RATE
+    assert learning.rate_at(500, 0.825) == pytest.approx(learning.PEAK_RATE / 2)
+    assert learning.rate_at(500, 1.0) < 0.01 * learning.PEAK_RATE
 
 
 def test_a_run_starts_from_the_weights_of_another(tmp_path):

@@ -24,10 +24,12 @@ EASY_ROUNDS = 300
 """From here on all problems have the level of the held-out ones; easier ones fade out before."""
 # Arithmetic is hard to find among all that can be guessed otherwise, so some rows hide nothing else. What was
 # added must be learned as well as what comes out: a decoder may commit both totals first.
-_FIRST_SUMS, _LAST_SUMS = 0.6, 0.2
+_FIRST_SUMS, _LAST_SUMS = 0.6, 0.3
+# That needs many examples in a step: at first, this many batches beside each other one have nothing else.
+_FIRST_DRILLS = 0.6
 # A cached pass costs a third more; without it the prompt's positions keep track of the answer, which a
 # cache hides.
-_CACHED_SHARE = 0.4
+_CACHED_SHARE = 0.5
 
 
 class Batches:
@@ -59,12 +61,28 @@ class Batches:
         done = min(1.0, index / EASY_ROUNDS)
         most = min(1.0, FIRST_MASKED + (1 - FIRST_MASKED) * index / _MASKING_ROUNDS)
         sums = _FIRST_SUMS + (_LAST_SUMS - _FIRST_SUMS) * done
-        return [
-            mask(rows, length, rng, cached=True)
-            if rng.random() < _CACHED_SHARE * done
-            else mask(rows, length, rng, most=most, sums=sums)
-            for length, rows in chunks
+        made = []
+        for length, rows in chunks:
+            if rng.random() < _CACHED_SHARE * done:
+                made.append(mask(rows, length, rng, cached=True))
+            else:
+                made.append(mask(rows, length, rng, most=most, sums=sums))
+        drills = int(rng.binomial(len(made), _FIRST_DRILLS * (1 - done)))
+        made += self._drills(index, drills, rng)
+        return [made[i] for i in rng.permutation(len(made))]
+
+    def _drills(self, index: int, count: int, rng: np.random.Generator) -> list[Batch]:
+        """Batches of arithmetic whose numbers are free, with results or what was added hidden."""
+        length, rows = BUCKETS[len(BUCKETS) // 2]
+        streams = [
+            task.problems((self.seed, index, "drill"), held_out=False, kind=kind, easiest=0.0)
+            for kind in ("steps", "story")
         ]
+        mixed = itertools.chain.from_iterable(zip(*streams, strict=True))
+        fitting = (
+            row for problem in mixed for row in encode(self._tokenizer, [problem]) if row.length <= length
+        )
+        return [mask(list(itertools.islice(fitting, rows)), length, rng, sums=1.0) for _ in range(count)]
 
 
 def encode(encoder: Tokenizer, problems: Sequence[task.Problem]) -> list[Row]:
