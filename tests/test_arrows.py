@@ -26,7 +26,9 @@ MAY_IMPORT = {
     "plots": {"replay", "settings", "types"},
     "viewer": {"replay", "types"},
     "stream": {"config", "decode", "generate", "types"},
-    "text": {"codec", "config", "decode", "generate", "settings", "stream", "types"},
+    "padding": set(),
+    "infill": {"codec", "config", "decode", "padding", "types"},
+    "text": {"codec", "config", "generate", "infill", "padding", "settings", "stream", "types"},
     "bench": {"caching", "config", "decode", "defaults", "generate", "models", "settings", "types"},
     "reference": {"caching", "config", "partition", "select", "types"},
 }
