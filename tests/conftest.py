@@ -10,6 +10,9 @@ import pytest
 from checkpoints import GOLDEN
 
 from convert.conversion import convert
+from depcap_jax.checkpoint import load, save
+from depcap_jax.tiny import tokenizer as tiny_tokenizer
+from depcap_jax.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +28,15 @@ def converted_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for family in ("llada", "dream"):
         convert(GOLDEN / family, folder / family)
     return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(golden_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with the embedded models' tokenizer, as a folder."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tiny_tokenizer.save(folder)
+    save(load(golden_dir / "llada")[0], folder / "model", tokenizer=load_tokenizer(folder))
+    return folder / "model"
 
 
 @pytest.fixture(params=["llada", "dream"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from depcap_jax.checkpoint import load, save
+from depcap_jax.checkpoint import load
 from depcap_jax.evaluation import engine
 from depcap_jax.evaluation.batches import BatchDecoder
 from depcap_jax.evaluation.engine import Subject, evaluate, without_timing
@@ -22,22 +22,12 @@ from depcap_jax.evaluation.settings import Setting, describe
 from depcap_jax.evaluation.tasks import Problem, Task, load_task
 from depcap_jax.text import TextGenerator
 from depcap_jax.tiny import tokenizer as tiny_tokenizer
-from depcap_jax.tokenizer import load_tokenizer
 
 jitted_generate: Any = importlib.import_module("depcap_jax.generate")._generate
 
 GOLDEN = Path(__file__).parent / "golden"
 SETTING = Setting("depcap", {"gen_length": 16, "tau_low": 0.3, "tau_high": 0.5, "l_max": 16})
 COUNT = 6
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model with the tiny task's tokenizer, as a folder."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    tiny_tokenizer.save(folder)
-    save(load(GOLDEN / "llada")[0], folder / "model", tokenizer=load_tokenizer(folder))
-    return folder / "model"
 
 
 @pytest.fixture(scope="module")

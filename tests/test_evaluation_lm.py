@@ -15,7 +15,7 @@ from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
 from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
-from depcap_jax.checkpoint import load, save
+from depcap_jax.checkpoint import load
 from depcap_jax.evaluation.benchmarks import TASK_FOLDER
 from depcap_jax.evaluation.engine import Subject, evaluate
 from depcap_jax.evaluation.lm import DepCapLM
@@ -23,19 +23,8 @@ from depcap_jax.evaluation.scoring import allow_code_execution
 from depcap_jax.evaluation.settings import Setting
 from depcap_jax.evaluation.tasks import load_task
 from depcap_jax.text import TextGenerator
-from depcap_jax.tiny import tokenizer as tiny_tokenizer
-from depcap_jax.tokenizer import load_tokenizer
 
-GOLDEN = Path(__file__).parent / "golden"
 SETTINGS = {"gen_length": 16, "block_length": 8, "threshold": 0.3}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    tiny_tokenizer.save(folder)
-    save(load(GOLDEN / "llada")[0], folder / "model", tokenizer=load_tokenizer(folder))
-    return folder / "model"
 
 
 @pytest.fixture(scope="module")

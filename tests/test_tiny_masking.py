@@ -64,6 +64,7 @@ def test_sums_are_found_with_their_copies():
     told = "Leo had 20 pens. Then Sue came. Sue gave Leo 5 pens. Leo thanked Sue. So Leo has 25 pens."
     assert found(told) == ("5", ["25"])
     assert found("I choose cat, dog.") == ("", [])
+    assert found("def f(x):\n    y = x + 3\n    return y") == ("", [])
 
 
 def test_some_rows_hide_one_result_or_all_that_was_added():
@@ -84,21 +85,20 @@ def test_a_cached_batch_counts_its_window_alone_and_knew_nothing_of_it_before():
     batch = mask(drawn, 168, np.random.default_rng(0), cached=True)
     assert batch.before is not None
     assert batch.frozen is not None
+    keeps_the_end = []
     for i, row in enumerate(drawn):
-        counted, kept = np.flatnonzero(batch.weight[i]), np.flatnonzero(batch.frozen[i, : counted_end(row)])
-        begin = np.flatnonzero(~batch.frozen[i])[0]
+        end = min(168, len(row.prompt) + ANSWER_LENGTH)
+        counted, frozen = np.flatnonzero(batch.weight[i]), batch.frozen[i]
+        begin = np.argmin(frozen)
         assert len(row.prompt) <= begin <= counted[0]
+        assert counted[-1] < begin + 64
         np.testing.assert_array_equal(batch.before[i, :begin], batch.clean[i, :begin])
-        assert (batch.before[i, begin : counted_end(row)] == MASK).all()
-        dual = kept.size and kept[-1] > begin
-        assert dual == (i % 2 == 1 and batch.frozen[i, begin:].any())
+        assert (batch.before[i, begin:end] == MASK).all()
         # What is frozen has not changed since, so that keys and values are old only through what they saw.
-        np.testing.assert_array_equal(batch.before[i][batch.frozen[i]], batch.noisy[i][batch.frozen[i]])
-        assert not batch.frozen[i, counted].any()
-
-
-def counted_end(row) -> int:
-    return min(168, len(row.prompt) + ANSWER_LENGTH)
+        np.testing.assert_array_equal(batch.before[i][frozen], batch.noisy[i][frozen])
+        assert not frozen[counted].any()
+        keeps_the_end.append(frozen[-1])
+    assert 40 <= sum(keeps_the_end) <= 60
 
 
 def test_weights_count_every_answer_by_its_length():

@@ -19,7 +19,8 @@ _ROUND = 512
 _FULL_BATCHES = 2
 # At first few tokens are masked: what the others tell is learned soon then, and hardly where all are masked.
 _MASKING_ROUNDS = 100
-# Sums of small numbers are learned first: which digit to look at shows before the whole table is known.
+# Short problems, and in `math` small numbers, come first: which digit to look at shows before the whole
+# table is known.
 EASY_ROUNDS = 300
 """From here on all problems have the level of the held-out ones; easier ones fade out before."""
 # Arithmetic is hard to find among all that can be guessed otherwise, so some rows hide nothing else. What was
@@ -64,7 +65,7 @@ class Batches:
         made = []
         for length, rows in chunks:
             if rng.random() < _CACHED_SHARE * done:
-                made.append(mask(rows, length, rng, cached=True))
+                made.append(mask(rows, length, rng, most=most, cached=True))
             else:
                 made.append(mask(rows, length, rng, most=most, sums=sums))
         drills = int(rng.binomial(len(made), _FIRST_DRILLS * (1 - done)))

@@ -45,7 +45,10 @@ def head_start(params: Params) -> Params:
 
 
 def token_losses(model: Transformer, batch: Batch) -> jax.Array:
-    """Cross-entropy [B, T] of the clean tokens, given the noisy ones."""
+    """Cross-entropy [B, T] of the clean tokens, given the noisy ones.
+
+    In a cached batch frozen positions are seen as a pass over `before` left them; no gradient flows there.
+    """
     noisy, valid, cache, write = jnp.asarray(batch.noisy), jnp.asarray(batch.valid), None, None
     if batch.before is not None and batch.frozen is not None:
         _, cache = model.hidden(jnp.asarray(batch.before), valid=valid, cache=model.init_cache(*noisy.shape))

@@ -25,6 +25,7 @@ _WINDOWS = (8, 16, 32, 32, 32, 64)
 
 
 _ID = {token: index for index, token in enumerate(tokenizer.vocabulary())}
+_DIGITS = {_ID[digit] for digit in "0123456789"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Batch:
 
     clean: np.ndarray  # [B, T] int32, the tokens
     noisy: np.ndarray  # [B, T] int32, the same with some answer tokens masked
-    weight: np.ndarray  # [B, T] float32, what each position counts in the loss; 0 where nothing is masked
+    weight: np.ndarray  # [B, T] float32, what each masked position counts in the loss
     valid: np.ndarray  # [B, T] bool, False beyond the answer's length
     # Of a cached pass: the tokens [B, T] when its block began, and the positions that have kept the keys and
     # values of then. None: nothing is kept.
@@ -73,7 +74,7 @@ def mask(
     Every other row is masked uniformly with probability t, the rest as block-wise decoding meets them: clean
     up to a window, masked with probability t inside it, wholly masked after it. t is uniform in (0, `most`);
     at `FIRST_MASKED` no row is masked block-wise, and at 1 every other. A masked token weighs 1 / t,
-    t being the share of its answer that is really masked; tokens behind the first end-of-text count less.
+    t being the share of its answer that is masked and counts; tokens behind the first end-of-text count less.
     Of the rows with arithmetic, a share of `sums` hides one result instead, or all that was added.
     With `cached` all rows are block-wise and see everything before the window as it was when nothing of it
     was known (the prefix cache), half of them also everything behind it (the dual cache); only the window
@@ -129,11 +130,12 @@ def find_sums(answer: Sequence[int]) -> tuple[list[int], list[list[int]]]:
     equals, gave, has, line, final = (_ID[token] for token in ("=", "gave", "has", "\n", "####"))
     added, results = [], []
     for i, token in enumerate(answer):
+        computed = token == equals and answer[i - 1] in _DIGITS  # a program's names stand there too
         if token == gave:  # giver gave taker 4
             added.append(i + 2)
-        if token == equals:
+        if computed:
             added.append(i - 1)
-        if token in (equals, has):
+        if computed or token == has:
             results.append([i + 1, i + 2])
             if answer[i + 3 : i + 4] == [line]:
                 copy = i + 4 + (answer[i + 4] == final)
