@@ -17,7 +17,7 @@ from depcap_jax.tiny.score import score
 from depcap_jax.tiny.sizes import model_config
 
 NAMES = sorted(EMBEDDED)
-LEAST_RIGHT = 0.5
+LEAST_RIGHT = 0.8
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,5 +80,5 @@ def test_they_solve_problems_depcap_needs_fewer_passes_and_carelessness_costs(na
     }
     assert min(scores["vanilla"].accuracy, scores["depcap"].accuracy) >= LEAST_RIGHT
     assert scores["depcap"].passes < 0.5 * scores["vanilla"].passes
-    assert scores["careless"].accuracy < scores["vanilla"].accuracy - 0.1
+    assert scores["careless"].accuracy < scores["vanilla"].accuracy - 0.15
     assert set(scores["vanilla"].by_kind()) == {problem.kind for problem in problems}

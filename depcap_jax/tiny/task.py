@@ -56,8 +56,8 @@ def problems(
 ) -> Iterator[Problem]:
     """An endless stream of one split, of one kind or of all in the proportions of `KINDS`.
 
-    Each problem has a level between `easiest` and 1, from short problems with small numbers (0) to all of
-    them (1); the held-out ones have level 1.
+    Each problem has a level between `easiest` and 1, from short problems, and in `math` small numbers, to all
+    of them; held-out problems have level 1.
     """
     rng = random.Random(repr((seed, held_out, kind)))
     names, weights = list(KINDS), [share for share, _ in KINDS.values()]
@@ -98,19 +98,24 @@ def _math(rng: random.Random, level: float) -> tuple[str, str]:
     return " ".join(told), "\n".join([*steps, f"#### {total}"])
 
 
-def _within_the_ten(rng: random.Random, total: int, most: int) -> int:
-    """A change of `total` by 1 to `most` that keeps its tens digit, so that the choice stays free."""
+def _total(rng: random.Random, low: int, high: int) -> int:
+    """A number from `low` to `high` whose units are 1 to 8: from it, its ten has room both ways."""
+    return rng.choice([n for n in range(low, high + 1) if 1 <= n % 10 <= 8])
+
+
+def _new_total(rng: random.Random, total: int) -> int:
+    """Any other number of the same ten."""
     ten = total - total % 10
-    return rng.choice([new - total for new in range(ten, ten + 10) if 1 <= abs(new - total) <= most])
+    return rng.choice([n for n in range(ten, ten + 10) if n != total])
 
 
 def _steps(rng: random.Random, level: float) -> tuple[str, str]:
-    count, start = _up_to(rng, 2, 4, level), rng.randint(10, 99)
+    count, start = _up_to(rng, 2, 4, level), _total(rng, 10, 99)
     total, lines = start, []
     for _ in range(count):
-        change = _within_the_ten(rng, total, _up_to(rng, 2, 6, level))
-        lines.append(f"{total} {'+' if change > 0 else '-'} {abs(change)} = {total + change}")
-        total += change
+        new = _new_total(rng, total)
+        lines.append(f"{total} {'+' if new > total else '-'} {abs(new - total)} = {new}")
+        total = new
     return f"Go from {start} {rng.choice(THINGS)} in {count} steps.", "\n".join(lines)
 
 
@@ -129,21 +134,21 @@ def _shuffle(rng: random.Random, level: float) -> tuple[str, str]:
 
 
 def _story(rng: random.Random, level: float) -> tuple[str, str]:
-    hero, things, total = rng.choice(NAMES), rng.choice(THINGS), rng.randint(20, 80)
+    hero, things, total = rng.choice(NAMES), rng.choice(THINGS), _total(rng, 20, 80)
     count = rng.choices((1, 2, 3, 4), (4, 3 * level, 2 * level, level))[0]
     prompt = f"Tell a story about {hero}, {total} {things} and {count} visit{'s' if count > 1 else ''}."
     told = [f"{hero} had {total} {things}."]
     for _ in range(count):
-        friend, change = rng.choice(FRIENDS), _within_the_ten(rng, total, _up_to(rng, 2, 6, level))
-        giver, taker = (hero, friend) if change < 0 else (friend, hero)
-        total += change
+        friend, new = rng.choice(FRIENDS), _new_total(rng, total)
+        giver, taker = (hero, friend) if new < total else (friend, hero)
         told += [
             # Equally long, so that what follows stands at the same distance from the prompt.
             rng.choice([f"{hero} met {friend}.", f"{friend} met {hero}.", f"Then {friend} came."]),
-            f"{giver} gave {taker} {abs(change)} {things}.",
+            f"{giver} gave {taker} {abs(new - total)} {things}.",
             f"{taker} thanked {giver}.",
-            f"{rng.choice(['Now', 'So'])} {hero} has {total} {things}.",
+            f"{rng.choice(['Now', 'So'])} {hero} has {new} {things}.",
         ]
+        total = new
     return prompt, " ".join(told)
 
 

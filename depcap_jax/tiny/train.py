@@ -4,7 +4,8 @@ The masked-diffusion objective of LLaDA (Nie et al., 2025) on the project's own 
 masked answer tokens, weighted 1 / t. Muon moves the matrices and AdamW the rest; an exponential average of
 the weights is what is kept. A run that was stopped goes on with `--resume`, and `--minutes` or `--steps` may
 then be changed: the learning rate falls to zero at the new end. A Dream need not begin anew:
-`--family dream --start runs/llada --minutes 15 --rate 1.5e-3` goes on from LLaDA's weights (`shift.py`).
+`--family dream --start runs/llada --minutes 13 --rate 3e-4` goes on from LLaDA's weights (`shift.py`). That
+rate is low, since Muon moves every matrix by as much as the rate says, also those that are right already.
 """
 
 from __future__ import annotations
