@@ -43,7 +43,8 @@ class Batches:
     def round(self, index: int) -> list[Batch]:
         """The batches of round `index`, in a random order of lengths."""
         rng = np.random.default_rng((self.seed, index))
-        stream = task.problems((self.seed, index), held_out=False, easiest=min(1.0, index / EASY_ROUNDS))
+        done = min(1.0, index / EASY_ROUNDS)
+        stream = task.problems((self.seed, index), held_out=False, easiest=done)
         waiting = encode(self._tokenizer, list(itertools.islice(stream, _ROUND)))
         length, rows = FULL
         whole = _FULL_BATCHES * rows
@@ -57,9 +58,7 @@ class Batches:
             whole = len(fitting) - len(fitting) % rows
             chunks += [(length, fitting[i : i + rows]) for i in range(0, whole, rows)]
             rest += fitting[whole:]  # the odd ones ride in the next longer bucket
-        rng.shuffle(chunks)  # type: ignore[arg-type]  # a list will do
         assert not rest, f"a problem of {rest[0].length} tokens is longer than every bucket"
-        done = min(1.0, index / EASY_ROUNDS)
         most = min(1.0, FIRST_MASKED + (1 - FIRST_MASKED) * index / _MASKING_ROUNDS)
         sums = _FIRST_SUMS + (_LAST_SUMS - _FIRST_SUMS) * done
         made = []
