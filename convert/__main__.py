@@ -1,7 +1,7 @@
-"""`python -m convert`."""
+"""`python -m convert SOURCE TARGET`: the conversion script, over `depcap_jax.checkpoints`."""
 
 import sys
 
-from convert.command import main
+from depcap_jax.cli.conversion_command import main
 
 sys.exit(main())

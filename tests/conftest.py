@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkpoints import GOLDEN
+from small_checkpoints import GOLDEN, REPOSITORY
 
-from convert.conversion import convert
-from depcap_jax.checkpoint import load, save
-from depcap_jax.tiny import tokenizer as tiny_tokenizer
-from depcap_jax.tokenizer import load_tokenizer
+sys.path.append(str(REPOSITORY))  # for training/, which is not installed; the package itself is
+
+from depcap_jax.checkpoints.conversion import convert
+from depcap_jax.checkpoints.loading import load, save
+from depcap_jax.checkpoints.tokenizer import load_tokenizer
+from training import vocabulary as tiny_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"depcap {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name in COMMANDS:
-        module = importlib.import_module(f"depcap_jax.cli.{name}")
+        module = importlib.import_module(f"depcap_jax.cli.commands.depcap_{name}")
         command = commands.add_parser(
             name,
             help=module.SUMMARY,
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from jax.errors import JaxRuntimeError
 
-    from depcap_jax.types import DecodeError
+    from depcap_jax.decoding.state import DecodeError
 
     try:
         arguments.run(arguments)

@@ -6,7 +6,7 @@ from rich.live import Live
 from rich.text import Text
 
 from depcap_jax.cli.terminal import out
-from depcap_jax.text import Partial, TextGenerator
+from depcap_jax.text.generator import Partial, TextGenerator
 
 
 def show(generator: TextGenerator, prompt: str | list[dict[str, str]]) -> Partial | None:

@@ -6,12 +6,12 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from depcap_jax.config import CACHES, RECIPES, DecodeConfig, recipe, recipe_settings
-from depcap_jax.defaults import answer_length, fit_settings
-from depcap_jax.partition import AdaBlocks, DepGABlocks, FixedBlocks
-from depcap_jax.select import ConfidenceThreshold, ConflictFree, FactorThreshold
-from depcap_jax.settings import check_count
-from depcap_jax.storage import DTYPES
+from depcap_jax.checkpoints.storage import DTYPES
+from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks
+from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.recipes import CACHES, RECIPES, DecodeConfig, recipe, recipe_settings
+from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold
+from depcap_jax.text.fitting import answer_length, fit_settings
 
 if TYPE_CHECKING:
     import jax
@@ -86,7 +86,7 @@ def add_decoder_arguments(parser: argparse.ArgumentParser) -> None:
 
 def load_model(arguments: argparse.Namespace) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
     """The model and tokenizer that the options name."""
-    from depcap_jax.checkpoint import load
+    from depcap_jax.checkpoints.loading import load
     from depcap_jax.cli.terminal import working
 
     with working(f"loading {arguments.model}"):

@@ -16,10 +16,10 @@ same setting gives the same numbers in all of them. `python -m depcap_jax.evalua
 command line, with this library's models in it.
 """
 
+from depcap_jax.evaluation.decoder import Setting
 from depcap_jax.evaluation.engine import Subject, evaluate
-from depcap_jax.evaluation.sandbox import CodeExecutionError, Limits, Outcome, run_program
-from depcap_jax.evaluation.scoring import allow_code_execution
-from depcap_jax.evaluation.settings import Setting
+from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
+from depcap_jax.evaluation.scoring.sandbox import CodeExecutionError, Limits, Outcome, run_program
 from depcap_jax.evaluation.tasks import TASKS, Problem, Task, load_task
 
 __all__ = [

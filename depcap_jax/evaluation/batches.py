@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from depcap_jax.config import DecodeConfig
-from depcap_jax.generate import generate, prepare
-from depcap_jax.padding import SHORTEST_PROMPT, at_least, doubling, pad_batch
-from depcap_jax.types import DecodeResult, DiffusionLM, Status
+from depcap_jax.decoding.generate import generate, prepare
+from depcap_jax.decoding.recipes import DecodeConfig
+from depcap_jax.decoding.state import DecodeResult, DiffusionLM, Status
+from depcap_jax.text.batching import SHORTEST_PROMPT, at_least, doubling, pad_batch
 
 
 @dataclasses.dataclass(frozen=True)

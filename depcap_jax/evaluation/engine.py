@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from depcap_jax.codec import Codec
-from depcap_jax.config import DecodeConfig
+from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.recipes import DecodeConfig
+from depcap_jax.decoding.state import Status
 from depcap_jax.evaluation.batches import BatchDecoder, Decoded
-from depcap_jax.evaluation.machine import machine, model_fingerprint, source_fingerprint, versions
+from depcap_jax.evaluation.decoder import Setting, describe
+from depcap_jax.evaluation.provenance import machine, model_fingerprint, source_fingerprint, versions
 from depcap_jax.evaluation.records import RecordFile, publish_text
-from depcap_jax.evaluation.settings import Setting, describe
 from depcap_jax.evaluation.summary import summarise
 from depcap_jax.evaluation.tasks import Task
-from depcap_jax.settings import check_count
-from depcap_jax.types import Status
+from depcap_jax.text.codec import Codec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from depcap_jax.config import CACHES, recipe_settings
-from depcap_jax.evaluation.settings import Setting
+from depcap_jax.decoding.recipes import CACHES, recipe_settings
+from depcap_jax.evaluation.decoder import Setting
 
 BLOCK_LENGTHS = (16, 32, 64)
 """Of the fixed blocks in Table 1."""

@@ -8,9 +8,9 @@ import json
 import os
 from collections.abc import Callable, Sequence
 
-from depcap_jax.codec import Prompt
-from depcap_jax.evaluation.scoring import CODE_TASKS, SCORERS, require_code_execution
-from depcap_jax.settings import check_count
+from depcap_jax.decoding.policy import check_count
+from depcap_jax.evaluation.scoring.benchmark_scores import CODE_TASKS, SCORERS, require_code_execution
+from depcap_jax.text.codec import Prompt
 
 TASKS = ("tiny", *SCORERS)
 """The tasks by name."""
@@ -80,7 +80,7 @@ def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: i
                 f"task 'tiny' is part of the package and takes no data folder, got {str(data)!r}"
             )
         return _tiny(limit)
-    from depcap_jax.evaluation.benchmarks import load_benchmark
+    from depcap_jax.evaluation.harness.benchmarks import load_benchmark
 
     return load_benchmark(name, data=data, limit=limit)
 

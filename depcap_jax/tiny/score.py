@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from depcap_jax.config import DecodeConfig
-from depcap_jax.text import Reply, TextGenerator
+from depcap_jax.decoding.recipes import DecodeConfig
+from depcap_jax.decoding.state import DiffusionLM
+from depcap_jax.text.generator import Reply, TextGenerator
 from depcap_jax.tiny.task import Problem
-from depcap_jax.types import DiffusionLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,7 +15,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 
-from depcap_jax.tiny.check import check
+from depcap_jax.tiny.checker import check
 from depcap_jax.tiny.words import (
     ANIMALS,
     FRIENDS,

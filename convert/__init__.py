@@ -1,1 +1,0 @@
-"""From PyTorch checkpoints of LLaDA and Dream to `depcap_jax` checkpoints, and back."""

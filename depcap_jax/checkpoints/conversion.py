@@ -1,0 +1,206 @@
+"""From a Hugging Face folder to a converted checkpoint, a parameter at a time."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import math
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
+from depcap_jax.checkpoints.peak import peak_memory
+from depcap_jax.checkpoints.publish import published_folder, write_errors
+from depcap_jax.checkpoints.storage import (
+    DTYPES,
+    SOURCE,
+    TOKENIZER,
+    StoredCheckpoint,
+    check_target,
+    dtype_name,
+    read_json,
+    write_json,
+)
+from depcap_jax.checkpoints.tokenizer import TOKENIZER_FILES, copy_tokenizer_files, has_vocabulary
+from depcap_jax.checkpoints.writer import ParameterWriter
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, the bytes done so far, and the bytes in all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a conversion did."""
+
+    tensors: int
+    parameters: int
+    dtype: str
+    bytes_read: int
+    """Size of the tensors in the source."""
+    bytes_written: int
+    """Size of the tensors in the target."""
+    seconds: float
+    peak_memory: int
+    """Largest resident size of this process so far, in bytes."""
+    verified: bool
+    warnings: tuple[str, ...]
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    overwrite: bool = False,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Converts a Hugging Face folder into a checkpoint that appears complete or not at all.
+
+    Args:
+      source: a folder with `config.json` and weights; see `huggingface.files` for their names.
+      target: the folder to make.
+      dtype: float32, bfloat16 or float16; None keeps that of the source (of a mixed one, float32).
+      overwrite: replaces a checkpoint at `target`, at the end and in one step.
+      verify: reads everything back before the target appears, and compares it with the source bit by bit.
+      progress: called after each tensor.
+
+    Raises:
+      CheckpointError: if the source is not whole and well-formed, or the target cannot be written;
+        the message is one line.
+    """
+    started = time.monotonic()
+    source_folder, target_folder = _check_paths(Path(source), Path(target), overwrite)
+    wanted = None if dtype is None else dtype_name(dtype)
+    weights = HuggingFaceSource(source_folder)
+    dtype = wanted or weights.dtype
+    parameters = sum(math.prod(weights.shape(leaf)) for leaf in weights.leaves)
+    bytes_written = parameters * DTYPES[dtype].itemsize
+    tell = progress or (lambda *_: None)
+    with published_folder(target_folder, replace=overwrite) as work, _hashes(_files(weights)) as hashes:
+        _check_space(work, bytes_written)
+        _write_parameters(weights, work, dtype, tell)
+        with write_errors(work):
+            warnings = _copy_tokenizer(source_folder, work)
+            write_json(work / SOURCE, _provenance(source_folder, hashes()))
+        if verify:
+            _verify(weights, work, tell)
+    return Report(
+        tensors=len(weights.leaves),
+        parameters=parameters,
+        dtype=dtype,
+        bytes_read=sum(map(weights.nbytes, weights.leaves)),
+        bytes_written=bytes_written,
+        seconds=time.monotonic() - started,
+        peak_memory=peak_memory(),
+        verified=verify,
+        warnings=warnings,
+    )
+
+
+def _check_paths(source: Path, target: Path, overwrite: bool) -> tuple[Path, Path]:
+    if not source.is_dir():
+        raise CheckpointError(f"source {source} is not a folder; a Hugging Face checkpoint is expected")
+    inside, outside = source.resolve(), target.resolve()
+    if inside == outside or outside in inside.parents:
+        raise CheckpointError(f"target {target} is, or holds, the source {source}; choose another place")
+    return source, check_target(target, overwrite=overwrite)
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    space = shutil.disk_usage(folder)
+    if space.free < needed:
+        raise CheckpointError(
+            f"the disk of {folder.parent} is too full: {needed:,} bytes are needed, {space.free:,} are free"
+        )
+
+
+def _write_parameters(weights: HuggingFaceSource, work: Path, dtype: str, tell: Progress) -> None:
+    total = sum(map(weights.nbytes, weights.leaves))
+    writer = ParameterWriter(work, weights.config, dtype)
+    done = 0
+    tell("converting", 0, total)
+    for leaf in weights.leaves:
+        values = weights.read(leaf, dtype)
+        with write_errors(work):
+            writer.add(leaf, values)
+        del values  # before the next one is read
+        done += weights.nbytes(leaf)
+        tell("converting", done, total)
+    with write_errors(work):
+        writer.finish()
+
+
+def _copy_tokenizer(source: Path, work: Path) -> tuple[str, ...]:
+    folder = work / TOKENIZER
+    folder.mkdir()
+    copy_tokenizer_files(source, folder)
+    if has_vocabulary(folder):
+        return ()
+    return (
+        f"{source} has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt; "
+        "the model will take token ids only",
+    )
+
+
+def _provenance(source: Path, files: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"folder": source.resolve().name, "files": files, "config": read_json(source / "config.json")}
+
+
+def _files(weights: HuggingFaceSource) -> list[Path]:
+    """Everything that goes into the target."""
+    beside = [weights.folder / name for name in ("config.json", *TOKENIZER_FILES)]
+    return [*(path for path in beside if path.is_file()), *weights.files]
+
+
+@contextlib.contextmanager
+def _hashes(files: list[Path]) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Hashes files on a second thread while the caller converts them; calling what it yields waits."""
+    stop = threading.Event()
+
+    def describe(path: Path) -> dict[str, Any]:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while not stop.is_set() and (block := file.read(1 << 20)):
+                digest.update(block)
+        return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        futures = [pool.submit(describe, path) for path in files]
+        try:
+            yield lambda: [future.result() for future in futures]
+        finally:
+            stop.set()
+
+
+def _verify(weights: HuggingFaceSource, work: Path, tell: Progress) -> None:
+    total = sum(map(weights.nbytes, weights.leaves))
+    stored = StoredCheckpoint(work)
+    here = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    done = 0
+    tell("verifying", 0, total)
+    for leaf in stored.leaves:
+        values = np.asarray(stored.read_stored(leaf, here))
+        for where, block in weights.blocks(leaf, stored.dtype):
+            if not np.array_equal(_bits(values[where]), _bits(block)):
+                raise CheckpointError(f"parameter {leaf!r} reads back from {work} other than in the source")
+        del values  # before the next one is read
+        done += weights.nbytes(leaf)
+        tell("verifying", done, total)
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """Bit patterns, so that a NaN equals itself and zeros keep their sign."""
+    return values.view(f"u{values.dtype.itemsize}")

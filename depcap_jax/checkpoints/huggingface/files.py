@@ -1,0 +1,115 @@
+"""Which files make up a Hugging Face checkpoint, and which tensor is in which of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.huggingface.readers import SafetensorsFile, TensorFile, TensorInfo, TorchFile
+
+# In order of preference: a folder may hold the same weights in more than one form.
+_FORMS: list[tuple[str, Callable[[Path], TensorFile]]] = [
+    ("model.safetensors", SafetensorsFile),
+    ("pytorch_model.bin", TorchFile),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """One tensor and the file that has it."""
+
+    key: str
+    file: TensorFile
+    info: TensorInfo
+
+
+def is_hugging_face_folder(folder: Path) -> bool:
+    """True if the folder has a `config.json` or weights under their published names."""
+    weights = any(_exists(folder, name) for name, _ in _FORMS)
+    return weights or (folder / "config.json").is_file()
+
+
+def open_files(folder: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
+    """The weight files of `folder` (with the index, if any), and every tensor in them by its key.
+
+    Raises:
+      CheckpointError: if there are none, one is absent, truncated or corrupt, the index leaves the
+        folder or disagrees with the files, or a tensor is there twice.
+    """
+    for name, reader in _FORMS:
+        if (folder / name).is_file():
+            file = reader(folder / name)
+            return [file.path], _collect([file])
+        if (index := folder / f"{name}.index.json").is_file():
+            weight_map = _weight_map(index)
+            for shard in weight_map.values():
+                _check_shard_name(shard, index)
+            names = sorted(set(weight_map.values()))
+            files = [reader(folder / shard) for shard in names]
+            tensors = _collect(files)
+            _check_index(weight_map, tensors, index)
+            return [index, *(file.path for file in files)], tensors
+    known = ", ".join(f"{name} or {name}.index.json" for name, _ in _FORMS)
+    raise CheckpointError(f"{folder} has no weights; one of these is expected: {known}")
+
+
+def _exists(folder: Path, name: str) -> bool:
+    return (folder / name).is_file() or (folder / f"{name}.index.json").is_file()
+
+
+def _collect(files: list[TensorFile]) -> dict[str, StoredTensor]:
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        for key, info in file.tensors.items():
+            if key in tensors:
+                raise CheckpointError(
+                    f"duplicate tensor {key!r}: in {tensors[key].file.path} and in {file.path}; "
+                    "each is expected once"
+                )
+            tensors[key] = StoredTensor(key, file, info)
+    return tensors
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen = dict(pairs)
+        if len(seen) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise CheckpointError(f"duplicate tensor {twice!r} in {index}; each is expected once")
+        return seen
+
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=without_duplicates)
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{index} is not valid JSON: {error}") from None
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index} has no 'weight_map' from tensor names to file names")
+    return weight_map
+
+
+def _check_shard_name(shard: Any, index: Path) -> None:
+    if not isinstance(shard, str) or shard in ("", ".", "..") or "\0" in shard or Path(shard).name != shard:
+        raise CheckpointError(f"{index} names {shard!r}; the name of a file in {index.parent} is expected")
+    if not (index.parent / shard).is_file():
+        raise CheckpointError(f"{index} names {shard!r}, which is not in {index.parent}")
+
+
+def _check_index(weight_map: dict[str, str], tensors: dict[str, StoredTensor], index: Path) -> None:
+    for key, shard in weight_map.items():
+        if key not in tensors:
+            raise CheckpointError(f"missing tensor {key!r}: {index} places it in {shard}, which lacks it")
+        if tensors[key].file.path.name != shard:
+            raise CheckpointError(
+                f"tensor {key!r} is in {tensors[key].file.path}, but {index} places it in {shard}"
+            )
+    for key, tensor in tensors.items():
+        if key not in weight_map:
+            raise CheckpointError(f"unknown tensor {key!r} in {tensor.file.path}: {index} does not list it")

@@ -1,0 +1,139 @@
+"""Reads tensors of PyTorch checkpoint files, a slice at a time and memory-mapped.
+
+Nothing stays mapped between two reads: mapped pages count as resident, and a shard has gigabytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.storage import DTYPES
+
+Index = tuple[slice, ...]
+
+_SAFETENSORS_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """What a file's header says of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """One of `DTYPES`, or the file's own word for something else."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+class TensorFile(Protocol):
+    """One file of a PyTorch checkpoint."""
+
+    path: Path
+    tensors: Mapping[str, TensorInfo]
+
+    def read(self, key: str, index: Index) -> np.ndarray:
+        """A copy of the part of one tensor at `index`, a slice an axis with known ends."""
+        ...
+
+
+class SafetensorsFile:
+    """A `.safetensors` file; raises `CheckpointError` if its header does not cover it exactly."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with self._mapped() as file:
+            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+            self.tensors: Mapping[str, TensorInfo] = {
+                key: TensorInfo(tuple(part.get_shape()), _safetensors_dtype(part.get_dtype()))
+                for key, part in slices.items()
+            }
+
+    def read(self, key: str, index: Index) -> np.ndarray:
+        """A copy of the part of one tensor at `index`."""
+        with self._mapped() as file:
+            return file.get_slice(key)[index]
+
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator[Any]:
+        try:
+            with safe_open(self.path, framework="numpy") as file:
+                yield file
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{self.path} is truncated or corrupt, not a whole safetensors file: {error}"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error}") from None
+
+
+def _safetensors_dtype(name: str) -> str:
+    return _SAFETENSORS_DTYPES.get(name, name)
+
+
+class TorchFile:
+    """A `.bin` file of `torch.save`, read with `weights_only=True`; needs PyTorch."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.tensors: Mapping[str, TensorInfo] = {
+            key: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            for key, tensor in self._load().items()
+        }
+
+    def read(self, key: str, index: Index) -> np.ndarray:
+        """A copy of the part of one tensor at `index`."""
+        # Loading anew parses a few kilobytes and drops the pages that earlier reads touched.
+        return _torch_to_numpy(self._load()[key][index])
+
+    def _load(self) -> dict[str, Any]:
+        torch = _import_torch(self.path)
+        try:
+            state = torch.load(self.path, map_location="cpu", mmap=True, weights_only=True)
+        except Exception as error:  # torch raises half a dozen kinds for a broken archive
+            reason = str(error).strip().split("\n", 1)[0]
+            raise CheckpointError(
+                f"{self.path} is truncated or corrupt, or no archive of weights alone: {reason}"
+            ) from None
+        if not isinstance(state, dict):
+            raise CheckpointError(
+                f"{self.path} holds a {type(state).__name__}; a dict from names to tensors is expected"
+            )
+        for key, value in state.items():
+            if not isinstance(key, str) or not isinstance(value, torch.Tensor):
+                raise CheckpointError(
+                    f"{self.path} holds {key!r}: {type(value).__name__}; names with tensors are expected"
+                )
+        return state
+
+
+def _import_torch(path: Path) -> Any:
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise CheckpointError(
+            f"{path} is a PyTorch archive, which needs PyTorch: pip install 'depcap_jax[torch]', "
+            "or convert it to safetensors first"
+        ) from None
+    return torch
+
+
+def _torch_to_numpy(tensor: Any) -> np.ndarray:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+    if tensor.dtype == torch.bfloat16:  # numpy has no such dtype: pass the bits
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()

@@ -1,0 +1,136 @@
+"""Loads a model and its tokenizer from a folder, and saves them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, Sharding, SingleDeviceSharding
+from jax.typing import DTypeLike
+
+from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.publish import published_folder, write_errors
+from depcap_jax.checkpoints.storage import (
+    DTYPES,
+    MANIFEST,
+    TOKENIZER,
+    StoredCheckpoint,
+    check_target,
+    common_dtype,
+    dtype_name,
+    is_stored,
+)
+from depcap_jax.checkpoints.tokenizer import load_tokenizer
+from depcap_jax.checkpoints.writer import ParameterWriter
+from depcap_jax.models import ModelConfig, Transformer
+from depcap_jax.models.parameters import get_leaves, with_leaves
+from depcap_jax.models.sharding import weight_sharding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+EMBEDDED = {name: Path(__file__).parents[1] / "tiny" / name for name in ("tiny-llada", "tiny-dream")}
+"""The models that come with the package, in the layout of PyTorch checkpoints."""
+
+
+class WeightSource(Protocol):
+    """A checkpoint on disk, its config read and checked, its parameters not yet read."""
+
+    config: ModelConfig
+    dtype: str
+    tokenizer_folder: Path
+
+    def read_arrays(self, dtype: str, sharding_of: Callable[[str], Sharding]) -> dict[str, jax.Array]:
+        """Every parameter by its dotted name, cast, on its devices."""
+        ...
+
+
+def load(
+    path: str | os.PathLike[str], *, dtype: DTypeLike | None = None, mesh: Mesh | None = None
+) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
+    """The model and the tokenizer of a converted folder, or of a Hugging Face folder directly.
+
+    Args:
+      path: the folder, or the name of an embedded model: "tiny-llada" or "tiny-dream".
+      dtype: float32, bfloat16 or float16; None keeps that of the checkpoint. The embedded models, stored
+        in float16 to be small, then get float32, which is exact and on a CPU faster.
+      mesh: restores every parameter already split over these devices, along the axes that are named
+        "data" and "tensor" (`depcap_jax.models.sharding` has the table); None: one device.
+
+    Returns:
+      The model, and None in place of a tokenizer that the folder does not have.
+
+    Raises:
+      CheckpointError: if the path is no checkpoint, or a damaged or contradictory one.
+    """
+    source = open_checkpoint(path)
+    if dtype is None:
+        dtype = "float32" if str(path) in EMBEDDED else source.dtype
+    name = dtype_name(dtype)
+    leaves = source.read_arrays(name, lambda leaf: _sharding_of(leaf, source.config, mesh))
+    return with_leaves(source.config, leaves), load_tokenizer(source.tokenizer_folder)
+
+
+def save(
+    model: Transformer,
+    path: str | os.PathLike[str],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Saves a model, and its tokenizer if given, as a folder that appears complete or not at all.
+
+    Raises:
+      CheckpointError: if something is at `path` (a checkpoint may be replaced with `overwrite`), or it
+        cannot be written.
+    """
+    target = check_target(Path(path), overwrite=overwrite)
+    leaves = get_leaves(model)
+    dtype = common_dtype(dtype_name(leaf.dtype) for leaf in leaves.values())
+    with published_folder(target, replace=overwrite) as work, write_errors(work):
+        writer = ParameterWriter(work, model.config, dtype)
+        for leaf, array in leaves.items():
+            writer.add(leaf, np.asarray(array).astype(DTYPES[dtype], copy=False))
+        writer.finish()
+        if tokenizer is not None:
+            tokenizer.save_pretrained(work / TOKENIZER)
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
+    """A checkpoint's config, with its weights still on disk; `path` as for `load`.
+
+    Raises:
+      CheckpointError: if the path is no checkpoint, or a contradictory one.
+    """
+    folder = EMBEDDED.get(str(path)) or Path(path)
+    if not folder.exists():
+        known = ", ".join(EMBEDDED)
+        raise CheckpointError(
+            f"no such folder: {folder}; a checkpoint's folder or one of {known} is expected"
+        )
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file; the folder that holds a checkpoint is expected")
+    if is_stored(folder):
+        return StoredCheckpoint(folder)
+    from depcap_jax.checkpoints.huggingface.files import (
+        is_hugging_face_folder,  # PyTorch's layouts, only if they are met
+    )
+    from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
+
+    if is_hugging_face_folder(folder):
+        return HuggingFaceSource(folder)
+    raise CheckpointError(
+        f"{folder} is no checkpoint: neither {MANIFEST} (a converted one) nor config.json "
+        "(one from Hugging Face) is in it"
+    )
+
+
+def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:
+    if mesh is None:
+        return SingleDeviceSharding(jax.local_devices()[0])
+    return weight_sharding(leaf, config, mesh)

@@ -1,0 +1,139 @@
+"""Folders that appear whole or not at all: written beside their place, then renamed into it.
+
+The folder in the making is locked, and the system drops the lock of a killed process, so that the next
+run can tell what a killed one left behind from what another is still writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from depcap_jax.checkpoints.errors import CheckpointError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextlib.contextmanager
+def published_folder(target: Path, *, replace: bool) -> Iterator[Path]:
+    """Yields an empty folder that takes the place of `target` when the block ends without an error.
+
+    On an error, or an interrupt, nothing changes at `target` and nothing is left beside it. A kill leaves
+    `target` alone too; what it leaves beside it, the next call for the same target removes.
+
+    Raises:
+      CheckpointError: if `target` exists and may not be replaced, or cannot be written.
+    """
+    made = _make_parents(target.parent)
+    try:
+        _remove_stale(target)
+        work = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+    except OSError as error:
+        _remove_empty(made)
+        raise CheckpointError(f"cannot write in {target.parent}: {error.strerror}") from None
+    try:
+        with _locked(work):
+            yield work
+            work.chmod(0o777 & ~_umask())  # mkdtemp makes it private
+            _put_in_place(work, target, replace=replace)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        _remove_empty(made)
+        raise
+
+
+@contextlib.contextmanager
+def write_errors(folder: Path) -> Iterator[None]:
+    """Turns whatever stops a write into a `CheckpointError` of one line."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # tensorstore reports a full disk as a ValueError, among others
+        text = str(error)
+        full = "No space left" in text or "quota exceeded" in text.lower()
+        reason = "the disk is full" if full else text.strip().split("\n", 1)[0]
+        raise CheckpointError(f"cannot write in {folder.parent}: {reason}") from error
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.unfinished-"
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _remove_empty(missing)
+        raise CheckpointError(f"cannot make the folder {folder}: {error.strerror}") from None
+    return missing
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _remove_stale(target: Path) -> None:
+    prefix = _prefix(target)
+    for path in target.parent.iterdir():
+        if path.name.startswith(prefix) and path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(BlockingIOError), _locked(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock; raises BlockingIOError if another process has it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _put_in_place(work: Path, target: Path, *, replace: bool) -> None:
+    if replace and target.exists():
+        _exchange(work, target)
+        shutil.rmtree(work, ignore_errors=True)  # now the old one
+        return
+    try:
+        work.rename(target)  # fails, as it must, if a folder with something in it came into being meanwhile
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise CheckpointError(f"{target} came into being meanwhile; it was left as it is") from None
+        raise CheckpointError(f"cannot rename to {target}: {error.strerror}") from None
+
+
+def _exchange(work: Path, target: Path) -> None:
+    """Swaps two folders in one step where the system can, so that there is a `target` at every instant."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = os.fsencode(work), os.fsencode(target)
+    if renameat2 and renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return
+    # Elsewhere the old folder steps aside for an instant, under a name that says what it is.
+    aside = target.with_name(f"{target.name}.replaced-{os.getpid()}")
+    target.rename(aside)
+    try:
+        work.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    aside.rename(work)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

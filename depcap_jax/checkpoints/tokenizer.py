@@ -1,0 +1,73 @@
+"""Tokenizers from a folder's files: no remote code, no network, no question to the user."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from depcap_jax.checkpoints.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+)
+"""What a tokenizer may be made of; the vocabulary is the first, or the last two together."""
+
+
+class MissingTokenizerError(CheckpointError):
+    """Text was given to, or wanted from, a model whose checkpoint has no tokenizer."""
+
+
+def has_vocabulary(folder: Path) -> bool:
+    """True if the folder's files are enough for a tokenizer."""
+    pair = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
+    return pair or (folder / "tokenizer.json").is_file()
+
+
+def copy_tokenizer_files(source: Path, target: Path) -> None:
+    """Copies whatever describes a tokenizer from one folder to another."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    """The fast tokenizer that the folder's files describe, with its chat template; None without a vocabulary.
+
+    `tokenizer.json` (LLaDA) stands alone; `vocab.json` with `merges.txt` (Dream) is Qwen2's byte-level BPE.
+
+    Raises:
+      CheckpointError: if the files are there but cannot be understood.
+    """
+    if not has_vocabulary(folder):
+        return None
+    from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+
+    # The classes are named here and not looked up from the folder: looking up is what runs its code.
+    kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else Qwen2Tokenizer
+    try:
+        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the Rust tokenizers raise a bare Exception
+        reason = str(error).strip().split("\n", 1)[0]
+        raise CheckpointError(f"the tokenizer files in {folder} cannot be used: {reason}") from error
+
+
+def require_tokenizer(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+    """The tokenizer itself; raises `MissingTokenizerError`, saying what to do, if it is None."""
+    if tokenizer is None:
+        raise MissingTokenizerError(
+            "this checkpoint has no tokenizer: text needs one. Put tokenizer.json (LLaDA) or vocab.json and "
+            "merges.txt (Dream), with tokenizer_config.json, beside the weights and load again, "
+            "or pass token ids instead of text"
+        )
+    return tokenizer

@@ -1,0 +1,90 @@
+"""`depcap chat`: a conversation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from depcap_jax.cli.options import (
+    add_decoder_arguments,
+    add_model_arguments,
+    add_seed_argument,
+    build_config,
+    load_model,
+    sampling_key,
+)
+
+if TYPE_CHECKING:
+    from depcap_jax.text.generator import TextGenerator
+
+SUMMARY = "talk with a model; its answer fills in as it is decoded"
+EXAMPLES = """
+  depcap chat                                                        # /clear forgets, /quit or Ctrl-D ends
+  depcap chat --model path/to/llada-8b --cache dual --gen-length 256
+  echo "Shuffle these: cat, dog, owl, pig." | depcap chat            # a line is a turn
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "--turns",
+        type=int,
+        metavar="N",
+        help="earlier turns that the model sees; default: all that fit, and none for the embedded models, "
+        "which learned single turns",
+    )
+    add_seed_argument(parser)
+    add_model_arguments(parser)
+    add_decoder_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Talks until the input ends."""
+    from depcap_jax.checkpoints.loading import EMBEDDED
+    from depcap_jax.cli.live import show
+    from depcap_jax.cli.terminal import err
+    from depcap_jax.text.generator import TextGenerator
+
+    if arguments.turns is not None and arguments.turns < 0:
+        raise ValueError(f"--turns must be at least 0, got {arguments.turns}")
+    turns = 0 if arguments.turns is None and arguments.model in EMBEDDED else arguments.turns
+    model, tokenizer = load_model(arguments)
+    config = build_config(arguments, model, tokenizer)
+    generator = TextGenerator(model, tokenizer, config, chat=True, key=sampling_key(arguments))
+    said: list[dict[str, str]] = []
+    while (line := _ask()) is not None:
+        if line == "/quit":
+            break
+        if line == "/clear":
+            said.clear()
+        if not line or line == "/clear":
+            continue
+        said.append({"role": "user", "content": line})
+        said = _what_fits(generator, said if turns is None else said[-2 * turns - 1 :])
+        if _someone_is_there() and not generator.fits(said):
+            err.print("That does not fit into the context: say it in fewer words.")
+            said.pop()
+            continue
+        answer = show(generator, said)
+        said.append({"role": "assistant", "content": answer.text if answer else ""})
+
+
+def _ask() -> str | None:
+    """The next line of the user; None at the end of the input."""
+    try:
+        return input("> " if _someone_is_there() else "").strip()
+    except EOFError:
+        return None
+
+
+def _someone_is_there() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _what_fits(generator: TextGenerator, said: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The latest turns that the context holds; an overlong last one is left to complain about."""
+    while len(said) > 1 and not generator.fits(said):
+        said = said[2:]
+    return said

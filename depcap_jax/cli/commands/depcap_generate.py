@@ -1,0 +1,140 @@
+"""`depcap generate`: prompts in, answers out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from depcap_jax.cli.options import (
+    add_decoder_arguments,
+    add_model_arguments,
+    add_seed_argument,
+    build_config,
+    load_model,
+    sampling_key,
+)
+
+if TYPE_CHECKING:
+    from depcap_jax.text.generator import Reply, TextGenerator
+
+SUMMARY = "answer prompts"
+EXAMPLES = """
+  depcap generate "Ann has 12 apples. Ann buys 3. How many apples does Ann have?"
+  depcap generate "Shuffle these: cat, dog, owl, pig." --recipe confidence --threshold 0.5 --stats
+  depcap generate --file prompts.txt --json > answers.jsonl         # a prompt a line
+  cat essay.txt | depcap generate --whole --model path/to/llada-8b --cache dual --gen-length 512
+  depcap generate "Write code: add 3, times 2." --watch             # see it fill in
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="none: standard input is read")
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="F",
+        help="prompts, one a line; - is standard input",
+    )
+    parser.add_argument("--whole", action="store_true", help="each file, or standard input, is one prompt")
+    parser.add_argument("--json", action="store_true", help="one JSON object a prompt, with what it took")
+    parser.add_argument("--stats", action="store_true", help="tokens, passes and speed, on standard error")
+    parser.add_argument("--watch", action="store_true", help="show each answer as it is decoded")
+    parser.add_argument("--raw", action="store_true", help="bare text, without a chat template")
+    parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="default: %(default)s")
+    add_seed_argument(parser)
+    add_model_arguments(parser)
+    add_decoder_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Answers them."""
+    from depcap_jax.cli.live import show
+    from depcap_jax.text.generator import TextGenerator
+
+    if arguments.watch and (arguments.json or arguments.stats):
+        raise ValueError("--watch shows each pass to people: leave out --json and --stats")
+    prompts = read_prompts(arguments)
+    model, tokenizer = load_model(arguments)
+    generator = TextGenerator(
+        model,
+        tokenizer,
+        build_config(arguments, model, tokenizer),
+        batch_size=arguments.batch_size,
+        chat=False if arguments.raw else None,
+        progress=None,
+        key=sampling_key(arguments),
+    )
+    if arguments.watch:
+        for prompt in prompts:
+            show(generator, prompt)
+        return
+    _answer(generator, prompts, arguments)
+
+
+def read_prompts(arguments: argparse.Namespace) -> list[str]:
+    """The prompts from the command line, then from the files; from standard input if there are none.
+
+    Raises:
+      ValueError: if there is none at all.
+      OSError: if a file cannot be read.
+    """
+    files = arguments.file
+    if not arguments.prompts and not files:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise ValueError('give a prompt, as in depcap generate "Hello!", or --file F')
+        files = ["-"]
+    prompts = list(arguments.prompts)
+    for name in files:
+        try:
+            text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            called = "standard input" if name == "-" else name
+            raise ValueError(f"{called} is not a text in UTF-8: {error}") from None
+        found = [text.strip("\n")] if arguments.whole else text.split("\n")
+        prompts += [prompt for prompt in found if prompt.strip()]
+    if not prompts:
+        raise ValueError("there is no prompt in what was given")
+    return prompts
+
+
+def _answer(generator: TextGenerator, prompts: Sequence[str], arguments: argparse.Namespace) -> None:
+    from depcap_jax.cli.terminal import working
+    from depcap_jax.decoding.state import DecodeError, Status
+
+    with working("compiling"):
+        compiling = generator.prepare(prompts)
+    begin = time.perf_counter()
+    replies = generator.run(prompts)
+    seconds = time.perf_counter() - begin
+    for prompt, reply in zip(prompts, replies, strict=True):
+        print(json.dumps(_as_dict(prompt, reply), ensure_ascii=False) if arguments.json else reply.text)
+    if arguments.stats:
+        tokens, passes = sum(len(r.tokens) for r in replies), sum(r.nfe for r in replies)
+        print(
+            f"{tokens} tokens in {passes} forward passes: {tokens / max(passes, 1):.2f} a pass; "
+            f"{seconds:.2f} s, {tokens / seconds:.1f} tokens/s; compiling {compiling:.1f} s",
+            file=sys.stderr,
+        )
+    failed = [(i, reply.status) for i, reply in enumerate(replies) if reply.status != Status.OK]
+    for index, status in failed[:1]:
+        raise DecodeError(f"prompt {index} ({len(failed)} of {len(prompts)} in all): {status.message}")
+
+
+def _as_dict(prompt: str, reply: Reply) -> dict[str, object]:
+    return {
+        "prompt": prompt,
+        "answer": reply.text,
+        "tokens": list(reply.tokens),
+        "commit_steps": list(reply.commit_steps),
+        "nfe": reply.nfe,
+        "block_sizes": list(reply.block_sizes),
+        "prompt_length": reply.prompt_length,
+        "status": reply.status.name,
+    }

@@ -1,0 +1,56 @@
+"""`depcap sweep`: one setting varied at a time, as in the paper's appendix."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings, load_model
+from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments
+
+SUMMARY = "a decoder with one setting varied at a time: the paper's appendix"
+EXAMPLES = """
+  depcap sweep --vary tau_low=0.5,0.65,0.8,0.9
+  depcap sweep --vary lambda=0.6,1.2 --vary gamma=-8,-16,-24 --cache dual
+  depcap sweep --recipe confidence --vary block_length=8,16,32,64
+  depcap sweep                            # all that the appendix varies
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    add_model_arguments(parser)
+    add_task_arguments(parser)
+    parser.add_argument(
+        "--vary",
+        action="append",
+        metavar="NAME=V1,V2,...",
+        help="a setting and its values; may be given again; default: those of the paper's appendix",
+    )
+    add_plot_argument(parser)
+    add_decoder_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Evaluates value by value and writes the table and a panel a setting."""
+    from depcap_jax.cli.reports import prepare, report_stem, run_all, write_reports
+    from depcap_jax.evaluation.decoder import Setting
+    from depcap_jax.evaluation.figures import plot_sweep, require_matplotlib
+    from depcap_jax.evaluation.grid import appendix, parse_vary, sweep_settings
+    from depcap_jax.text.fitting import answer_length
+
+    if not arguments.no_plots:
+        require_matplotlib()
+    varied = parse_vary(arguments.vary or [], arguments.recipe)
+    subject, task = prepare(arguments, load_model)
+    varied = varied or appendix(arguments.recipe, subject.model.config.max_length)
+    settings = {"gen_length": answer_length(subject.model.config.max_length), **given_settings(arguments)}
+    lines = sweep_settings(Setting(arguments.recipe, settings), varied)
+    runs = run_all(subject, task, [setting for _, _, setting in lines], Path(arguments.out))
+    done = [(name, value, run) for (name, value, _), run in zip(lines, runs, strict=True)]
+    title = (
+        f"{arguments.recipe}: {Path(arguments.model).name}, {arguments.task}, {len(task.problems)} problems"
+    )
+    plot = None if arguments.no_plots else lambda: plot_sweep(done, title)
+    stem = report_stem(arguments, f"sweep-{arguments.recipe}-{'-'.join(varied)}")
+    write_reports(runs, stem, plot)

@@ -1,0 +1,57 @@
+"""`depcap table`: the paper's Table 1, and with several caches its cache figure."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from depcap_jax.cli.options import add_model_arguments, load_model
+from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments
+from depcap_jax.decoding.recipes import CACHES, RECIPES
+
+SUMMARY = "the paper's Table 1: every decoder on one task"
+EXAMPLES = """
+  depcap table
+  depcap table --model tiny-dream --limit 200 --caches none prefix dual
+  depcap table --model M --task gsm8k --data FOLDER --recipes vanilla confidence depcap
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    add_model_arguments(parser)
+    add_task_arguments(parser)
+    parser.add_argument(
+        "--caches", nargs="+", choices=CACHES, default=["none"], metavar="CACHE", help="default: none"
+    )
+    parser.add_argument(
+        "--recipes", nargs="+", choices=RECIPES, metavar="NAME", help="default: all of the table"
+    )
+    parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")
+    add_plot_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Evaluates line by line and writes the table and its plot."""
+    from depcap_jax.cli.reports import prepare, report_stem, run_all, write_reports
+    from depcap_jax.evaluation.figures import plot_table, require_matplotlib
+    from depcap_jax.evaluation.grid import table_settings
+    from depcap_jax.text.fitting import answer_length
+
+    if not arguments.no_plots:
+        require_matplotlib()
+    subject, task = prepare(arguments, load_model)
+    gen_length = arguments.gen_length
+    settings = table_settings(
+        arguments.caches,
+        gen_length=answer_length(subject.model.config.max_length) if gen_length is None else gen_length,
+    )
+    if arguments.recipes:
+        settings = [setting for setting in settings if setting.recipe in arguments.recipes]
+        absent = set(arguments.recipes) - {setting.recipe for setting in settings}
+        if absent:
+            raise ValueError(f"the paper's table has no line with the recipe {', '.join(sorted(absent))}")
+    runs = run_all(subject, task, settings, Path(arguments.out))
+    title = f"{Path(arguments.model).name}, {arguments.task}, {len(task.problems)} problems"
+    plot = None if arguments.no_plots else lambda: plot_table(runs, title)
+    write_reports(runs, report_stem(arguments, "table"), plot)

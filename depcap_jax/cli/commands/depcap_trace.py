@@ -1,0 +1,73 @@
+"""`depcap trace`: a decode as a web page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from depcap_jax.cli.options import (
+    add_decoder_arguments,
+    add_model_arguments,
+    add_seed_argument,
+    build_config,
+    load_model,
+    sampling_key,
+)
+from depcap_jax.decoding.recipes import RECIPES
+
+SUMMARY = "write a web page that plays a decode, pass by pass"
+EXAMPLES = """
+  depcap trace "Shuffle these: cat, dog, owl, pig." -o trace.html
+  depcap trace "Write code: add 3, times 2." --compare vanilla -o trace.html       # two recipes side by side
+  depcap trace "Name a prime." --model path/to/llada-8b --cache dual --gen-length 256 -o trace.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("prompt", metavar="PROMPT")
+    parser.add_argument("-o", "--output", required=True, metavar="F", help="the page, an .html file")
+    parser.add_argument("--compare", choices=RECIPES, help="a second recipe beside it, with default settings")
+    parser.add_argument("--raw", action="store_true", help="bare text, without a chat template")
+    add_seed_argument(parser)
+    add_model_arguments(parser)
+    add_decoder_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Decodes with the trace on and writes the page."""
+    from pathlib import Path
+
+    import numpy as np
+
+    from depcap_jax.cli.terminal import working
+    from depcap_jax.decoding.generate import generate
+    from depcap_jax.decoding.state import raise_for_status
+    from depcap_jax.inspect.viewer import save
+    from depcap_jax.text.codec import Codec
+
+    page = Path(arguments.output)
+    if not page.parent.is_dir():  # better said now than after the decode
+        raise ValueError(f"there is no folder {page.parent} to write {page} into")
+    if page.is_dir() or not os.access(page if page.exists() else page.parent, os.W_OK):
+        raise ValueError(f"{page} is a folder or cannot be written")
+    model, tokenizer = load_model(arguments)
+    config = build_config(arguments, model, tokenizer)
+    decoders = {arguments.recipe: config}
+    if arguments.compare:
+        plain = argparse.Namespace(cache=arguments.cache, gen_length=config.gen_length)
+        name = arguments.compare if arguments.compare != arguments.recipe else f"{arguments.compare}, default"
+        decoders[name] = build_config(plain, model, tokenizer, arguments.compare)
+    codec = Codec(tokenizer, model.config.vocab_size, False if arguments.raw else None)
+    ids = np.asarray([codec.encode_prompt(arguments.prompt, "the prompt")], np.int32)
+    results = []
+    for name, decoder in decoders.items():
+        with working(f"decoding with {name}"):
+            result = generate(model, ids, config=decoder, key=sampling_key(arguments), trace=True)
+            raise_for_status(result)
+        results.append(result)
+    names = list(decoders)
+    save(arguments.output, *results, tokenizer=tokenizer, names=names, prompt=arguments.prompt)
+    for name, result in zip(names, results, strict=True):
+        print(f"{name}: {int(result.nfe[0])} forward passes, {int(result.lengths[0])} tokens")
+    print(f"wrote {arguments.output}")

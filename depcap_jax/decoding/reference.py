@@ -1,0 +1,189 @@
+"""The loop once more, in plain Python and float64 NumPy: one row, no batching, no fixed shapes.
+
+It is here to be read beside the paper and to be stepped through, and the tests hold `generate` to it, token
+for token and pass for pass. It shares with the compiled loop only the model and the policies' settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from depcap_jax.decoding.caching import BlockCache
+from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks
+from depcap_jax.decoding.recipes import DecodeConfig
+from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, TopOne
+from depcap_jax.decoding.state import DiffusionLM
+
+
+@dataclasses.dataclass
+class EagerResult:
+    """What `decode_eagerly` found; the fields of `DecodeResult`, for one row."""
+
+    tokens: list[int]
+    nfe: int
+    block_sizes: list[int]
+    commit_step: list[int]
+
+
+def decode_eagerly(model: DiffusionLM, prompt: Sequence[int], config: DecodeConfig) -> EagerResult:
+    """Decodes one prompt without sampling; ends early at an end-of-text token if the config says so."""
+    if config.sampling is not None:
+        raise ValueError("decode_eagerly takes the most likely token only; config.sampling must be None")
+    start, end = len(prompt), len(prompt) + config.gen_length
+    tokens = np.array([*prompt, *[model.config.mask_token_id] * config.gen_length])
+    still_open = np.arange(end) >= start
+    commit_step = np.zeros(end, int)
+    block_sizes: list[int] = []
+    nfe, t, block_end, previous, cache = 0, start, start, None, _EagerCache(model, config.cache, end)
+
+    while still_open.any() and not (config.stop_at_eos and _ended(model, tokens[start:], still_open[start:])):
+        at_start = not still_open[:block_end].any()
+        t = int(np.argmax(still_open)) if at_start else t
+        log_p = _log_softmax(cache.logits(tokens, t, block_end, at_start))  # of [t, end)
+        nfe += 1
+        choosable = log_p[:, : model.config.vocab_size].copy()
+        choosable[:, model.config.mask_token_id] = -np.inf
+        best_token = choosable.argmax(axis=-1)
+        confidence = np.exp(np.take_along_axis(log_p, best_token[:, None], axis=-1)[:, 0])
+        if at_start:
+            length, previous = _block_length(config, log_p, best_token, confidence, t, previous)
+            block_end = t + length
+            block_sizes.append(length)
+        candidates = [i for i in range(block_end - t) if still_open[t + i]]
+        best = max(candidates, key=lambda i: (confidence[i], -i))
+        for i in {best, *_select(config, log_p, best_token, confidence, candidates)}:
+            tokens[t + i], still_open[t + i], commit_step[t + i] = best_token[i], False, nfe
+    tokens[still_open] = model.config.pad_token_id
+    return EagerResult(tokens[start:].tolist(), nfe, block_sizes, commit_step[start:].tolist())
+
+
+class _EagerCache:
+    """Runs the model over the canvas, and remembers the keys and values that a pass may not renew."""
+
+    def __init__(self, model: DiffusionLM, policy: Any, length: int):
+        self.model, self.policy = model, policy
+        self.kv = policy.init(model, 1, length)
+        self.since_refresh = 0
+
+    def logits(self, tokens: np.ndarray, t: int, block_end: int, at_start: bool) -> np.ndarray:
+        """Logits that predict [t, end of the canvas); beyond a dual cache's block they are stale."""
+        position = np.arange(len(tokens))
+        renewed = np.ones(len(tokens), bool)
+        if isinstance(self.policy, BlockCache):
+            every = int(self.policy.refresh_every)
+            stale = every > 0 and self.since_refresh >= every
+            if not at_start and not stale:
+                renewed = (position >= t) & (
+                    position < (block_end if self.policy.keep_suffix else len(tokens))
+                )
+            self.since_refresh = 1 if renewed.all() else self.since_refresh + 1
+        logits, self.kv = _forward(self.model, tokens[None], self.kv, renewed[None])
+        source = np.maximum(position[t:] - int(self.model.config.predicts_next), 0)
+        return np.asarray(logits[0], np.float64)[source]
+
+
+@jax.jit
+def _forward(model: DiffusionLM, tokens: jax.Array, kv: Any, renewed: jax.Array) -> tuple[jax.Array, Any]:
+    write = None if kv is None else renewed
+    hidden, kv = model.hidden(tokens, valid=jnp.ones(tokens.shape, bool), cache=kv, write=write)
+    return model.logits(hidden), kv
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    z = logits - logits.max(axis=-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+
+
+def _ended(model: DiffusionLM, answer: np.ndarray, still_open: np.ndarray) -> bool:
+    settled = int(np.argmax(still_open))
+    return bool(np.isin(answer[:settled], model.config.eos_token_ids).any())
+
+
+def _block_length(
+    config: DecodeConfig, log_p: np.ndarray, token: np.ndarray, confidence: np.ndarray, t: int, previous: Any
+) -> tuple[int, Any]:
+    """The next block's length, and what the partition remembers of this block start."""
+    rule, remaining = config.partition, len(log_p)
+    if isinstance(rule, FixedBlocks):
+        return min(rule.block_length, remaining), None
+    if isinstance(rule, AdaBlocks):
+        ahead = min(config.gen_length // 4, remaining)
+        delimiters = [i for i in range(ahead) if token[i] in rule.delimiter_ids]
+        best = max(delimiters, key=lambda i: (confidence[i], -i), default=None)
+        if best is not None and confidence[best] >= rule.delimiter_threshold:
+            return best + 1, None
+        return min(rule.default_block_length, remaining), None
+    if isinstance(rule, DepGABlocks):
+        window = min(2 * rule.l_max, remaining)
+        compressed = {t + i: _compress(log_p[i], rule.top_k_cache) for i in range(window)}
+        if previous is None:
+            return min(rule.l_min, remaining), compressed
+        width = min(rule.l_max, remaining)
+        influence = np.array([_kl(compressed[t + i], previous[t + i]) for i in range(width)])
+        p = np.exp(log_p[:width])
+        uncertainty = -(p * np.where(p > 0, log_p[:width], 0.0)).sum(axis=-1)
+        score = _scaled(influence) - float(rule.lambda_u) * _scaled(uncertainty)
+        ends = np.flatnonzero((score < 0) & (uncertainty >= float(rule.certainty_floor)))
+        length = int(ends[0]) if len(ends) else width
+        return min(max(length, rule.l_min), rule.l_max, remaining), compressed
+    raise TypeError(f"decode_eagerly does not know the partition {type(rule).__name__}")
+
+
+def _compress(log_p: np.ndarray, k: int) -> tuple[dict[int, float], float]:
+    """The k most likely tokens with their log-probabilities, and the floor of all others."""
+    k = min(k, len(log_p))
+    order = np.argsort(-log_p, kind="stable")
+    tail = max(np.exp(log_p[order[k:]]).sum(), 1e-12)
+    return {int(v): float(log_p[v]) for v in order[:k]}, float(np.log(tail) - np.log(max(len(log_p) - k, 1)))
+
+
+def _kl(current: tuple[dict[int, float], float], previous: tuple[dict[int, float], float]) -> float:
+    (kept, _), (before, floor) = current, previous
+    return sum(np.exp(lp) * (lp - before.get(v, floor)) for v, lp in kept.items() if lp > -np.inf)
+
+
+def _scaled(x: np.ndarray) -> np.ndarray:
+    """Centred mean of 3 with zeros outside, then (x - median) / (q3 - q1)."""
+    padded = np.pad(x, 1)
+    x = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
+    last, ordered = len(x) - 1, np.sort(x)
+    return (x - ordered[last // 2]) / max(ordered[3 * last // 4] - ordered[last // 4], 1e-15)
+
+
+def _select(
+    config: DecodeConfig, log_p: np.ndarray, token: np.ndarray, confidence: np.ndarray, candidates: list[int]
+) -> list[int]:
+    """What may be committed beside the most confident position."""
+    rule = config.select
+    ranked = sorted(candidates, key=lambda i: (-confidence[i], i))
+    if isinstance(rule, TopOne):
+        return []
+    if isinstance(rule, ConfidenceThreshold):
+        return [i for i in ranked if confidence[i] >= float(rule.threshold)]
+    if isinstance(rule, FactorThreshold):
+        taken = []
+        for n, i in enumerate(ranked, start=1):
+            if confidence[i] < 1 - float(rule.factor) / (n + 1):
+                break
+            taken.append(i)
+        return taken
+    if isinstance(rule, ConflictFree):
+
+        def conflict(i: int, j: int) -> bool:
+            return log_p[i, token[j]] + log_p[j, token[i]] > float(rule.gamma)
+
+        pool = [i for i in ranked if confidence[i] >= float(rule.tau_low)]
+        taken = [i for i in pool if confidence[i] >= float(rule.tau_high)]
+        pool = [i for i in pool if i not in taken and not any(conflict(i, j) for j in taken)]
+        while pool:
+            pick = pool.pop(0)
+            taken.append(pick)
+            pool = [i for i in pool if not conflict(i, pick)]
+        return taken
+    raise TypeError(f"decode_eagerly does not know the selection {type(rule).__name__}")

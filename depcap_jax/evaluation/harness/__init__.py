@@ -1,0 +1,1 @@
+"""Benchmarks and log-likelihoods through lm-eval."""

@@ -1,0 +1,211 @@
+"""How likely is a text? LLaDA's Monte Carlo estimate, and whether greedy decoding would write it.
+
+Of a target of L tokens, k are masked, k uniform in 1..L and the positions uniform among all sets of k; then
+(L / k) times the sum of their log-probabilities, given all the rest, is an unbiased estimate of a lower bound
+of the target's log-likelihood (Nie et al., *Large Language Diffusion Models*, 2025).
+
+Axis letters: B rows, T canvas positions, W target positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from depcap_jax.decoding.loop import decode, init_state
+from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.recipes import DecodeConfig, recipe
+from depcap_jax.decoding.state import DiffusionLM
+
+_T = TypeVar("_T")
+
+_SHORTEST_CANVAS, _SHORTEST_TARGET = 32, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A target and what stands before it, in ids."""
+
+    prefix: tuple[int, ...]
+    target: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens of both."""
+        return len(self.prefix) + len(self.target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A log-likelihood in nats."""
+
+    value: float
+    standard_error: float
+    """Of the Monte Carlo mean; 0 where nothing is random, NaN where one sample cannot tell."""
+
+
+def log_likelihoods(
+    model: DiffusionLM,
+    pairs: Sequence[Pair],
+    *,
+    samples: int = 128,
+    batch_size: int = 8,
+    seed: int = 0,
+    progress: bool | None = False,
+) -> list[Estimate]:
+    """The log-likelihood of each target after its prefix.
+
+    A pair's estimate depends on the seed, the pair and the number of samples, not on the other pairs.
+
+    Raises:
+      ValueError: if a pair has no target or does not fit into the model's context.
+    """
+    check_count("samples", samples, 1)
+    check_count("batch_size", batch_size, 1)
+    _check(pairs, model.config.max_length)
+    # Copies of a one-token target are all alike.
+    jobs = [
+        (index, masked)
+        for index, pair in enumerate(pairs)
+        for masked in _masks(pair, samples if len(pair.target) > 1 else 1, seed)
+    ]
+    found: list[list[tuple[int, float]]] = [[] for _ in pairs]
+    disable = None if progress is None else not progress
+    with tqdm(total=len(jobs), unit="sample", disable=disable) as bar:
+        for chunk in _alike(jobs, [_shape(pair, model) for pair in pairs], batch_size):
+            sums = _score_chunk(model, pairs, chunk, batch_size)
+            for (index, masked), value in zip(chunk, sums, strict=True):
+                count = int(masked.sum())
+                found[index].append((count, value * len(masked) / count))
+            bar.update(len(chunk))
+    return [_estimate(pair, samples) for pair, samples in zip(pairs, found, strict=True)]
+
+
+def are_greedy(model: DiffusionLM, pairs: Sequence[Pair], *, batch_size: int = 8) -> list[bool]:
+    """Whether one-by-one decoding, the most confident position first, writes exactly the target."""
+    _check(pairs, model.config.max_length)
+    shapes = [_shape(pair, model) for pair in pairs]
+    found = [False] * len(pairs)
+    for chunk in _alike([(index, None) for index in range(len(pairs))], shapes, batch_size):
+        indices = [index for index, _ in chunk]
+        canvas, lengths, starts = _canvas([pairs[i] for i in indices], shapes[indices[0]], batch_size, model)
+        position = np.arange(canvas.shape[1])
+        open_ = (position >= starts[:, None]) & (position < lengths[:, None])
+        span = shapes[indices[0]][1]
+        config = recipe("vanilla", block_length=span, gen_length=span, stop_at_eos=False)
+        written = np.asarray(_decode(model, canvas, open_, lengths, config))
+        for row, index in enumerate(indices):
+            found[index] = bool(np.array_equal(written[row], canvas[row]))
+    return found
+
+
+def _check(pairs: Sequence[Pair], context: int) -> None:
+    for index, pair in enumerate(pairs):
+        if not pair.target:
+            raise ValueError(f"pair {index} has an empty target")
+        if pair.length > context:
+            raise ValueError(f"pair {index} has {pair.length} tokens; the model's context has {context}")
+
+
+def _masks(pair: Pair, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """[L] bool for each sample; the numbers of masked tokens are spread evenly over 1..L."""
+    content = np.asarray([len(pair.prefix), *pair.prefix, *pair.target], np.int64).tobytes()
+    digest = int.from_bytes(hashlib.sha256(content).digest()[:8])
+    rng = np.random.default_rng((seed, digest))
+    length, offset = len(pair.target), rng.random()
+    for sample in range(samples):
+        count = 1 + int((offset + sample / samples) % 1.0 * length)
+        masked = np.zeros(length, bool)
+        masked[rng.choice(length, min(count, length), replace=False)] = True
+        yield masked
+
+
+def _shape(pair: Pair, model: DiffusionLM) -> tuple[int, int]:
+    """The canvas and the target's width that a pair is padded to: doubling, so that compilations are few."""
+    canvas = min(_doubled(pair.length, _SHORTEST_CANVAS), model.config.max_length)
+    return canvas, min(_doubled(len(pair.target), _SHORTEST_TARGET), canvas)
+
+
+def _doubled(length: int, width: int) -> int:
+    while width < length:
+        width *= 2
+    return width
+
+
+def _alike(
+    jobs: Sequence[tuple[int, _T]], shapes: Sequence[tuple[int, int]], size: int
+) -> Iterator[list[tuple[int, _T]]]:
+    """Jobs (a pair's index first) in chunks of one shape, the largest first."""
+    for shape in sorted(set(shapes), reverse=True):
+        same = [job for job in jobs if shapes[job[0]] == shape]
+        yield from (same[first : first + size] for first in range(0, len(same), size))
+
+
+def _canvas(
+    pairs: Sequence[Pair], shape: tuple[int, int], rows: int, model: DiffusionLM
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids [B, T], lengths [B] and where the targets start [B]; copies of the last pair fill up the rows."""
+    padded = [*pairs, *[pairs[-1]] * (rows - len(pairs))]
+    canvas = np.full((rows, shape[0]), model.config.pad_token_id, np.int32)
+    for row, pair in zip(canvas, padded, strict=True):
+        row[: pair.length] = [*pair.prefix, *pair.target]
+    lengths = np.asarray([pair.length for pair in padded], np.int32)
+    return canvas, lengths, np.asarray([len(pair.prefix) for pair in padded], np.int32)
+
+
+def _score_chunk(
+    model: DiffusionLM, pairs: Sequence[Pair], chunk: Sequence[tuple[int, np.ndarray]], rows: int
+) -> list[float]:
+    shape = _shape(pairs[chunk[0][0]], model)
+    canvas, lengths, starts = _canvas([pairs[index] for index, _ in chunk], shape, rows, model)
+    hidden = np.zeros((rows, shape[1]), bool)
+    for row, (_, masked) in zip(hidden, chunk, strict=False):
+        row[: len(masked)] = masked
+    return np.asarray(_masked_sums(model, canvas, lengths, starts, hidden))[: len(chunk)].tolist()
+
+
+@jax.jit
+def _masked_sums(
+    model: DiffusionLM, tokens: jax.Array, lengths: jax.Array, starts: jax.Array, masked: jax.Array
+) -> jax.Array:
+    """[B] the summed log-probabilities of the target's masked tokens, `masked` being [B, W]."""
+    canvas, width = tokens.shape[1], masked.shape[1]
+    position = starts[:, None] + jnp.arange(width)
+    inside = jnp.minimum(position, canvas - 1)
+    truth = jnp.take_along_axis(tokens, inside, axis=1)
+    rows = jnp.arange(len(tokens))[:, None]
+    noisy = tokens.at[rows, jnp.where(masked, position, canvas)].set(model.config.mask_token_id, mode="drop")
+    hidden, _ = model.hidden(noisy, valid=jnp.arange(canvas) < lengths[:, None])
+    # Position 0 predicts itself, also where the model predicts the next position.
+    source = jnp.maximum(inside - int(model.config.predicts_next), 0)
+    logits = model.logits(jnp.take_along_axis(hidden, source[..., None], axis=1))  # [B, W, V]
+    chosen = jnp.take_along_axis(logits, truth[..., None], axis=2)[..., 0]
+    log_probability = chosen - jax.nn.logsumexp(logits, axis=2)
+    return jnp.sum(jnp.where(masked, log_probability, 0.0), axis=1)
+
+
+@jax.jit
+def _decode(
+    model: DiffusionLM, tokens: jax.Array, open_: jax.Array, lengths: jax.Array, config: DecodeConfig
+) -> jax.Array:
+    return decode(model, init_state(model, config, tokens, open_, lengths), config).tokens
+
+
+def _estimate(pair: Pair, samples: Sequence[tuple[int, float]]) -> Estimate:
+    """The mean of samples (masked tokens, value), and its error.
+
+    Counts are spread evenly, so only what neighbours in the order of counts differ by is chance: the
+    variance of the values as a whole would be several times too large.
+    """
+    values = np.asarray([value for _, value in sorted(samples, key=lambda sample: sample[0])])
+    if len(pair.target) == 1:
+        return Estimate(float(values[0]), 0.0)
+    chance = np.sum(np.diff(values) ** 2) / (2 * (len(values) - 1)) if len(values) > 1 else np.nan
+    return Estimate(float(values.mean()), float(np.sqrt(chance / len(values))))

@@ -1,0 +1,297 @@
+"""This library's models for lm-eval, under the name `depcap`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
+from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
+from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMissingImports]
+from tqdm import tqdm
+
+from depcap_jax.checkpoints.loading import load
+from depcap_jax.checkpoints.tokenizer import require_tokenizer
+from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.state import Status
+from depcap_jax.evaluation.batches import BatchDecoder
+from depcap_jax.evaluation.decoder import Setting
+from depcap_jax.evaluation.harness.likelihood import Estimate, Pair, are_greedy, log_likelihoods
+from depcap_jax.evaluation.tasks import cut_at
+from depcap_jax.text.codec import Codec
+from depcap_jax.text.fitting import answer_length
+
+_log = logging.getLogger("lm_eval.depcap")  # below the logger that its command line configures
+
+
+@register_model("depcap")
+class DepCapLM(LM):
+    """A model and a decoder.
+
+    Args:
+      pretrained: the checkpoint: a folder, or the name of an embedded model.
+      recipe: one of `depcap_jax.RECIPES`.
+      dtype: of the weights; as stored by default.
+      batch_size: requests, or Monte Carlo samples, computed together.
+      max_batch_size: for lm-eval's automatic batch sizes, which there are none of; must be None.
+      device: lm-eval always names one. JAX chooses its devices itself: set JAX_PLATFORMS to change that.
+      chat: whether a prompt is a user's turn: None if the tokenizer has a chat template, whatever the folder
+        is called. What `--apply_chat_template` has made is taken as it is, and so is the text of a
+        log-likelihood.
+      seed: for sampling and for the Monte Carlo estimate.
+      mc_samples: masks a log-likelihood is estimated with.
+      record: a file to append a JSON line a request to: text, nfe, block sizes and seconds, or a
+        log-likelihood with its standard error.
+      **settings: of the recipe, such as cache, gen_length or tau_low.
+
+    Raises:
+      ValueError: naming the setting that is unknown or out of range.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        recipe: str = "depcap",
+        dtype: str | None = None,
+        batch_size: int | str = 8,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        chat: bool | None = None,
+        seed: int = 0,
+        mc_samples: int = 128,
+        record: str | None = None,
+        **settings: Any,
+    ):
+        super().__init__()
+        del device
+        if pretrained is None:
+            raise ValueError(
+                "no model is named: --model_args pretrained=FOLDER, or the name of an embedded one"
+            )
+        if max_batch_size is not None or not str(batch_size).isdecimal():
+            raise ValueError(
+                f"batch_size must be a whole number, got {batch_size!r}: none is found automatically"
+            )
+        check_count("batch_size", int(batch_size), 1)
+        check_count("mc_samples", mc_samples, 1)
+        check_count("seed", seed, 0, 2**32 - 1)
+        if chat not in (None, True, False):
+            raise ValueError(f"chat must be True, False or None, got {chat!r}")
+        if record is not None:
+            Path(record).open("a").close()  # what cannot be written is found now
+        # A wrong setting is an error before the model is loaded, and not ten minutes later.
+        setting = Setting(recipe, {name: _plain(name, value) for name, value in settings.items()})
+        if recipe != "adablock" or "delimiter_ids" in settings:
+            setting.build()
+        self._model, tokenizer = load(pretrained, dtype=dtype)
+        self._tokenizer: Any = require_tokenizer(tokenizer)
+        self._codec = Codec(tokenizer, self._model.config.vocab_size, chat)
+        default_length = answer_length(self._model.config.max_length)
+        setting = setting if "gen_length" in settings else setting.change(gen_length=default_length)
+        self._config = setting.build(tokenizer, predicts_next=self._model.config.predicts_next)
+        self._pretrained, self._batch_size = str(pretrained), int(batch_size)
+        self._seed, self._samples, self._record = seed, mc_samples, record
+        self._templated: set[str] = set()
+        self.estimates: list[Estimate] = []
+        """Of the last call of `loglikelihood` or `loglikelihood_rolling`, in the order of its requests."""
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> DepCapLM:
+        """What `--model_args` says goes before lm-eval's own options for batch size and device."""
+        extra = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        return cls(**{**extra, **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> DepCapLM:
+        """The same, from the text of `--model_args`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What lm-eval tells caches of prompts apart by."""
+        return self._pretrained.replace("/", "__")
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The tokenizer's template, for lm-eval's records."""
+        return self._tokenizer.chat_template if chat_template else None
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """A conversation as text; `generate_until` knows it again and does not wrap it once more."""
+        text = self._tokenizer.apply_chat_template(
+            chat_history,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+        self._templated.add(text)
+        return text
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The answers, each up to its first stop string."""
+        if not requests:
+            return []
+        settings = [_GenerationSettings(request.args[1]) for request in requests]
+        longest = max((chosen.max_tokens or 0 for chosen in settings), default=0)
+        if longest > self._config.gen_length:
+            _log.warning(
+                "the task allows answers of %d tokens, the decoder gives %d: --model_args gen_length=%d",
+                longest,
+                self._config.gen_length,
+                longest,
+            )
+        prompts = [self._encode(request.args[0], index) for index, request in enumerate(requests)]
+        decoder = BatchDecoder(
+            self._model, self._config, prompts, batch_size=self._batch_size, seed=self._seed
+        )
+        everything = range(len(prompts))
+        compile_seconds = decoder.compile(everything)
+        texts: dict[int, str] = {}
+        tokens, passes, seconds = 0, 0, 0.0
+        bar = tqdm(total=len(prompts), unit="request", disable=disable_tqdm)
+        for batch in decoder.run(everything):
+            for decoded in batch:
+                if decoded.status is not Status.OK:
+                    _log.warning("request %d: %s", decoded.index, decoded.status.message)
+                chosen = settings[decoded.index]
+                visible = decoded.tokens[: chosen.max_tokens]
+                text = cut_at(self._codec.decode(visible), chosen.until)
+                texts[decoded.index] = text
+                self.cache_hook.add_partial("generate_until", requests[decoded.index].args, text)
+                tokens, passes, seconds = (
+                    tokens + len(decoded.tokens),
+                    passes + decoded.nfe,
+                    seconds + decoded.seconds,
+                )
+                self._write(
+                    index=decoded.index,
+                    text=text,
+                    tokens=len(decoded.tokens),
+                    nfe=decoded.nfe,
+                    block_sizes=list(decoded.block_sizes),
+                    seconds=decoded.seconds,
+                    status=decoded.status.name,
+                )
+            bar.update(len(batch))
+            bar.set_postfix_str(f"{tokens / seconds:.1f} tokens/s")
+        bar.close()
+        _log.info(
+            "tokens per second %.1f, nfe %.1f, compilation %.1f s",
+            tokens / seconds,
+            passes / len(prompts),
+            compile_seconds,
+        )
+        return [texts[index] for index in everything]
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """LLaDA's Monte Carlo estimate for each continuation, and whether greedy decoding writes it."""
+        pairs = [self._pair(*request.args) for request in requests]
+        self.estimates = self._estimate(pairs, disable_tqdm)
+        greedy = are_greedy(self._model, pairs, batch_size=self._batch_size)
+        self._report()
+        return [(found.value, same) for found, same in zip(self.estimates, greedy, strict=True)]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """The same for whole texts, in windows that have half a context before them."""
+        windows = [self._windows(request.args[0]) for request in requests]
+        found = iter(self._estimate([pair for pairs in windows for pair in pairs], disable_tqdm))
+        self.estimates = [_total([next(found) for _ in pairs]) for pairs in windows]
+        self._report()
+        return [estimate.value for estimate in self.estimates]
+
+    def _encode(self, context: str, index: int) -> list[int]:
+        if context in self._templated:
+            return self._codec.encode_part(context)  # the template has written the special tokens
+        return self._codec.encode_prompt(context, f"request {index}")
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=text not in self._templated)["input_ids"])
+
+    def _pair(self, context: str, continuation: str) -> Pair:
+        """Tokenised as one text, so that the seam is as the model has seen it in training."""
+        if context in self._templated:
+            return Pair(tuple(self._ids(context)), tuple(self._codec.encode_part(continuation)))
+        kept = context.rstrip()
+        continuation = context[len(kept) :] + continuation
+        prefix, whole = self._ids(kept), self._ids(kept + continuation)
+        if whole[: len(prefix)] == prefix and len(whole) > len(prefix):
+            return Pair(tuple(prefix), tuple(whole[len(prefix) :]))
+        return Pair(tuple(prefix), tuple(self._codec.encode_part(continuation)))
+
+    def _windows(self, text: str) -> list[Pair]:
+        lead, ids = self._ids(""), self._codec.encode_part(text)
+        half = self._model.config.max_length // 2
+        every = [*lead, *ids]
+        starts = range(len(lead), len(every), half)
+        return [Pair(tuple(every[max(0, s - half) : s]), tuple(every[s : s + half])) for s in starts]
+
+    def _estimate(self, pairs: Sequence[Pair], disable_tqdm: bool) -> list[Estimate]:
+        return log_likelihoods(
+            self._model,
+            pairs,
+            samples=self._samples,
+            batch_size=self._batch_size,
+            seed=self._seed,
+            progress=False if disable_tqdm else None,
+        )
+
+    def _report(self) -> None:
+        errors = [estimate.standard_error for estimate in self.estimates]
+        if errors:
+            _log.info(
+                "Monte Carlo standard error: mean %.3g, largest %.3g nats", np.mean(errors), max(errors)
+            )
+        for index, estimate in enumerate(self.estimates):
+            self._write(index=index, loglikelihood=estimate.value, standard_error=estimate.standard_error)
+
+    def _write(self, **line: Any) -> None:
+        if self._record is not None:
+            with Path(self._record).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+class _GenerationSettings:
+    """What a task asks of a generation; whatever cannot be honoured is an error."""
+
+    def __init__(self, given: Mapping[str, Any]):
+        settings = dict(given)
+        until = settings.pop("until", [])
+        self.until: list[str] = [until] if isinstance(until, str) else list(until or [])
+        self.max_tokens: int | None = settings.pop("max_gen_toks", None)
+        if self.max_tokens is not None:
+            check_count("max_gen_toks", self.max_tokens, 1)
+        sampling = settings.pop("do_sample", False), settings.pop("temperature", None)
+        if sampling[0] or sampling[1]:
+            raise ValueError(
+                f"the task asks for do_sample={sampling[0]}, temperature={sampling[1]}; "
+                "sampling is the decoder's: --model_args temperature=..."
+            )
+        if settings:
+            raise ValueError(
+                f"generation settings {', '.join(settings)} are unknown; a decoder's are --model_args"
+            )
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A setting as `recipe` wants it: lm-eval's command line has no lists."""
+    if name != "delimiter_ids":
+        return value
+    parts = value if isinstance(value, (list, tuple)) else str(value).split("+")
+    if not all(str(part).isdecimal() for part in parts):
+        raise ValueError(f"delimiter_ids must be ids joined by +, such as 198+271, got {value!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _total(parts: Sequence[Estimate]) -> Estimate:
+    error = np.sqrt(sum(part.standard_error**2 for part in parts))
+    return Estimate(sum(part.value for part in parts), float(error))

@@ -1,0 +1,1 @@
+"""Is an answer right? One scorer per benchmark, and the sandbox that runs programs."""

@@ -1,0 +1,145 @@
+"""A traced decode as a web page that plays it: one file, no network, a few kilobytes a hundred tokens.
+
+    result = depcap_jax.decoding.generate(model, ids, config=config, trace=True)
+    viewer.show(result, tokenizer=tokenizer)                              # in a notebook
+    viewer.save("trace.html", result, other, tokenizer=tokenizer, names=["depcap", "vanilla"])
+
+Everything from the decode reaches the page as JSON and is written with `textContent`: no token is markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from depcap_jax.decoding.state import DecodeResult
+from depcap_jax.inspect.replay import Block, Replay, replay, spell, token_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TEMPLATE = Path(__file__).with_name("viewer.html")
+
+
+def page(
+    *results: DecodeResult,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    names: Sequence[str] | None = None,
+    prompt: str = "",
+    title: str = "A decode, pass by pass",
+    row: int = 0,
+) -> str:
+    """The page as a text.
+
+    Args:
+      *results: of `generate(..., trace=True)`; several are played side by side.
+      tokenizer: spells the tokens; without one they are shown as numbers.
+      names: what to call each result, its recipe say.
+      prompt: the text that was answered.
+      title: what the page is called.
+      row: which row of each result.
+
+    Raises:
+      ValueError: if there is no result, one has no trace or no such row, or names do not match them.
+    """
+    if not results:
+        raise ValueError("give at least one result of generate(..., trace=True)")
+    if names is None:
+        names = ["decode"] if len(results) == 1 else [f"decode {n}" for n in range(1, len(results) + 1)]
+    if isinstance(names, str) or len(names) != len(results):
+        raise ValueError(f"names must have one name a result ({len(results)} of them), got {names!r}")
+    runs = [
+        _run(replay(result, row), str(name), tokenizer) for result, name in zip(results, names, strict=True)
+    ]
+    data = {"title": title, "prompt": prompt, "runs": runs}
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Inside <script> only "<" could end it or open a comment.
+    text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    before, after = _TEMPLATE.read_text(encoding="utf-8").split("__DATA__")
+    return before.replace("__TITLE__", html.escape(title)) + text + after
+
+
+def save(path: str | os.PathLike[str], *results: DecodeResult, **settings: Any) -> None:
+    """Writes the page to a file; arguments as for `page`.
+
+    Raises:
+      ValueError: as `page`.
+      OSError: if the file cannot be written.
+    """
+    Path(path).write_text(page(*results, **settings), encoding="utf-8")
+
+
+def show(*results: DecodeResult, height: int = 620, **settings: Any) -> Any:
+    """The page in a frame of a notebook, `height` pixels high; other arguments as for `page`.
+
+    Raises:
+      ValueError: as `page`.
+      ModuleNotFoundError: outside of a notebook, without IPython.
+    """
+    try:
+        from IPython.display import HTML
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("show is for notebooks and needs IPython; save writes a file") from error
+    document = html.escape(page(*results, **settings), quote=True)
+    style = "width:100%;border:1px solid #8884;border-radius:8px"
+    # IPython warns of a bare <iframe> and advises its own, which takes an address; hence the <div>.
+    return HTML(f'<div><iframe srcdoc="{document}" height="{int(height)}" style="{style}"></iframe></div>')
+
+
+def _run(seen: Replay, name: str, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+    """What the page needs to know of one decode, cut to the positions that a block covered."""
+    reach = seen.reach
+    alternatives, chances = seen.alternatives[:reach], seen.alternative_confidence[:reach]
+    used = np.unique(np.concatenate([seen.guess[seen.guess >= 0], alternatives[alternatives >= 0]]))
+    index = {int(token): number for number, token in enumerate(used)}
+    special = [] if tokenizer is None else tokenizer.all_special_ids
+    tokens = seen.tokens[:reach]
+    guesses, size = _pack(seen, index)
+    return {
+        "name": name,
+        "nfe": seen.nfe,
+        "untouched": len(seen.tokens) - reach,
+        "table": [token_text(token, tokenizer) for token in index],
+        "tokens": [index[token] if token >= 0 else -1 for token in tokens.tolist()],
+        "pieces": spell(tokens, tokenizer),
+        "special": np.flatnonzero(np.isin(tokens, special)).tolist(),
+        "steps": seen.commit_step[:reach].tolist(),
+        "conf": _numbers(seen.commit_confidence[:reach]),
+        "alternatives": [
+            [[index[token], chance] for token, chance in zip(ids, _numbers(p), strict=True) if token >= 0]
+            for ids, p in zip(alternatives.tolist(), chances, strict=True)
+        ],
+        "blocks": [_block(block) for block in seen.blocks],
+        "conflicts": None if seen.conflicts is None else [edges.ravel().tolist() for edges in seen.conflicts],
+        "guesses": guesses,
+        "guess_bytes": size,
+    }
+
+
+def _pack(seen: Replay, index: dict[int, int]) -> tuple[str, int]:
+    """Each pass's candidates in order, a token's number and its confidence in a byte; and bytes a number."""
+    size = 2 if len(index) <= 2**16 else 4
+    record = np.dtype([("token", f"<u{size}"), ("confidence", "u1")])
+    there = seen.guess >= 0  # pass by pass, positions ascending: the order in which the page asks
+    packed = np.empty(int(there.sum()), record)
+    packed["token"] = [index[token] for token in seen.guess[there].tolist()]
+    packed["confidence"] = np.round(255 * seen.confidence[there])
+    return base64.b64encode(packed.tobytes()).decode(), size
+
+
+def _block(block: Block) -> dict[str, Any]:
+    signals = {"I": block.influence, "H": block.uncertainty, "S": block.score}
+    curves = {name: None if x is None else _numbers(x) for name, x in signals.items()}
+    return {"start": block.start, "size": block.size, "begun": block.begun, **curves}
+
+
+def _numbers(x: np.ndarray) -> list[float | None]:
+    """Four digits are more than a screen shows; what is not finite is null."""
+    return [float(f"{value:.4g}") if np.isfinite(value) else None for value in x.tolist()]

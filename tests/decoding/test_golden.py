@@ -1,0 +1,119 @@
+"""All 135 runs of the authors' programs, in float32: through the compiled loop and through its eager twin."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+
+import golden_runs
+import jax
+import numpy as np
+import pytest
+
+import depcap_jax as dc
+from depcap_jax.decoding.reference import decode_eagerly
+
+FAMILIES = ("llada", "dream")
+_DATA = ("lambda_u", "tau_low", "tau_high", "gamma", "threshold", "delimiter_threshold")
+
+
+def _program(family: str, run: dict) -> str:
+    """What a compilation depends on. Only AdaBlock's window depends on the answer's length."""
+    answer = ("gen_length",) if run["method"] != "adablock" else ()
+    skip = {*_DATA, *answer, "prompt_ids", "output_ids", "nfe", "block_sizes", "transfer_steps"}
+    return json.dumps([family, {key: value for key, value in run.items() if key not in skip}])
+
+
+_GROUPS = {
+    program: [(family, run) for family, run in group]
+    for program, group in itertools.groupby(
+        sorted(
+            ((family, run) for family in FAMILIES for run in golden_runs.runs(family)),
+            key=lambda pair: _program(*pair),
+        ),
+        key=lambda pair: _program(*pair),
+    )
+}
+
+
+def _label(program: str) -> str:
+    family, settings = json.loads(program)
+    shape = [settings.get(key) for key in ("L_max", "block_length", "default_block_length", "gen_length")]
+    return "-".join(str(part) for part in [family, settings["method"], settings["cache"], *shape] if part)
+
+
+@functools.partial(jax.jit, static_argnames="length")
+def _decode_ragged(model, config, tokens, prompt_lengths, answer_lengths, length):
+    """Rows with answers of different lengths, in one canvas."""
+    position = np.arange(length)
+    ends = prompt_lengths + answer_lengths
+    open_ = (position >= prompt_lengths[:, None]) & (position < ends[:, None])
+    state = dc.init_state(model, config, tokens, open_, ends)
+    return dc.finish(model, dc.decode(model, state, config), config)
+
+
+def test_all_135_runs_are_here():
+    assert sum(map(len, _GROUPS.values())) == 135
+
+
+@pytest.mark.parametrize("program", _GROUPS, ids=_label)
+def test_compiled_loop(program):
+    """Each compiled program decodes all its runs at once: prompts and answers of different lengths."""
+    group = _GROUPS[program]
+    gen_length = max(run["gen_length"] for _, run in group)
+    canvas = max(len(run["prompt_ids"]) + run["gen_length"] for _, run in group)
+    by_thresholds = itertools.groupby(
+        sorted(group, key=lambda pair: [pair[1].get(key) or 0.0 for key in _DATA]),
+        key=lambda pair: [pair[1].get(key) or 0.0 for key in _DATA],
+    )
+    for _, rows in by_thresholds:
+        rows = [run for _, run in rows]
+        tokens = np.zeros((len(rows), canvas), np.int32)
+        for row, run in zip(tokens, rows, strict=True):
+            row[: len(run["prompt_ids"])] = run["prompt_ids"]
+        result = _decode_ragged(
+            golden_runs.model(group[0][0]),
+            golden_runs.config(rows[0], gen_length=gen_length),
+            tokens,
+            np.array([len(run["prompt_ids"]) for run in rows]),
+            np.array([run["gen_length"] for run in rows]),
+            canvas,
+        )
+        for i, run in enumerate(rows):
+            answer = slice(0, run["gen_length"])
+            wrong = golden_runs.differences(
+                run,
+                result.tokens[i, answer],
+                result.nfe[i],
+                result.block_sizes[i],
+                result.commit_step[i, answer],
+            )
+            assert not wrong, f"run with a prompt of {len(run['prompt_ids'])}: {wrong}"
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+@pytest.mark.parametrize("method", ["vanilla", "confidence", "adablock", "depcap"])
+def test_generate(method, cache):
+    """One run of each kind through the public call."""
+    runs = golden_runs.runs("llada")
+    run = min(
+        (run for run in runs if (run["method"], run["cache"]) == (method, cache)), key=lambda run: run["nfe"]
+    )
+    result = dc.generate(
+        golden_runs.model("llada"), np.array([run["prompt_ids"]]), config=golden_runs.config(run)
+    )
+    fields = result.tokens[0], result.nfe[0], result.block_sizes[0], result.commit_step[0]
+    assert golden_runs.differences(run, *fields) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    sorted({(family, run["method"]) for family in FAMILIES for run in golden_runs.runs(family)}),
+)
+def test_eager_twin(family, method):
+    for run in golden_runs.runs(family):
+        if run["method"] == method:
+            result = decode_eagerly(golden_runs.model(family), run["prompt_ids"], golden_runs.config(run))
+            fields = result.tokens, result.nfe, result.block_sizes, result.commit_step
+            assert golden_runs.differences(run, *fields) == [], (run["cache"], run["gen_length"])

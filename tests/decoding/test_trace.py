@@ -1,0 +1,231 @@
+"""A recorded decode: the same tokens, no cost when it is off, and a record that says what was decided."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import golden_runs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import depcap_jax as dc
+from depcap_jax.decoding.generate import _generate, _generate_traced, start
+from depcap_jax.decoding.loop import _choose, _commit, finish, is_live, plan_turn
+from depcap_jax.decoding.partition import DepGABlocks
+from depcap_jax.decoding.reference import _compress, _kl, _log_softmax
+from depcap_jax.decoding.select import ConflictFree
+from depcap_jax.inspect.replay import replay, spell
+
+GEN_LENGTH = 24
+LENGTHS = np.array([5, 12, 16])
+PROMPTS = np.random.default_rng(7).integers(0, 500, (3, 16))
+# Thresholds that this untrained-looking model meets, so that there are candidates and conflicts.
+DEPCAP = {"l_min": 3, "l_max": 8, "tau_low": 0.1, "tau_high": 0.5, "gamma": -9.0, "stop_at_eos": False}
+CONFIGS = {
+    "depcap": dc.recipe("depcap", cache="dual", gen_length=GEN_LENGTH, **DEPCAP),
+    "confidence": dc.recipe(
+        "confidence", cache="none", gen_length=GEN_LENGTH, block_length=10, threshold=0.3
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> dc.Transformer:
+    return golden_runs.model("llada")
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def pair(request, model) -> tuple[dc.DecodeResult, dc.DecodeResult]:
+    """A decode without and with its trace."""
+    config = CONFIGS[request.param]
+    plain = dc.generate(model, PROMPTS, LENGTHS, config=config)
+    return plain, dc.generate(model, PROMPTS, LENGTHS, config=config, trace=True)
+
+
+@pytest.fixture(scope="module")
+def traced(model) -> dc.DecodeResult:
+    return dc.generate(model, PROMPTS, LENGTHS, config=CONFIGS["depcap"], trace=True)
+
+
+def test_the_trace_changes_nothing(pair):
+    plain, traced = pair
+    assert plain.trace is None
+    assert traced.trace is not None
+    for field in ("tokens", "lengths", "nfe", "block_sizes", "commit_step", "status"):
+        np.testing.assert_array_equal(getattr(plain, field), getattr(traced, field), field)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_off_it_is_not_in_the_program(model, name):
+    """The program of `generate` is that of the bare loop: pass, choice, commit, and nothing beside them."""
+    config = CONFIGS[name]
+
+    def bare(model, prompt_ids, lengths, config, keys):
+        def turn(state):
+            state, plan, opening = plan_turn(model, state, config)
+            hidden, kv = config.cache.forward(model, state, plan, config.sizes)
+            choice = _choose(model, hidden, state, config, plan, opening, None)
+            return _commit(dataclasses.replace(state, kv=kv), choice, plan, opening)
+
+        state = start(model, prompt_ids, lengths, config, keys)
+        state = lax.while_loop(lambda state: jnp.any(is_live(model, state, config)), turn, state)
+        return finish(model, state, config)
+
+    args = model, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), config, None
+    bare.__name__ = "_generate"  # the module's name in the text
+    off = _generate.lower(*args).as_text()
+    assert off == jax.jit(bare).lower(*args).as_text()
+    buffer = f"tensor<3x{GEN_LENGTH}x{GEN_LENGTH}xf32>"
+    assert buffer not in off
+    assert buffer in _generate_traced.lower(*args).as_text()
+
+
+def test_every_pass_sees_the_open_positions_of_its_block(pair):
+    for row in range(len(LENGTHS)):
+        seen = replay(pair[1], row)
+        assert seen.nfe > 1
+        for step in range(1, seen.nfe + 1):
+            block = [block for block in seen.blocks if block.begun <= step][-1]
+            position = np.arange(GEN_LENGTH)
+            still_open = (seen.commit_step == 0) | (seen.commit_step >= step)
+            expected = (position >= block.start) & (position < block.end) & still_open
+            np.testing.assert_array_equal(np.isfinite(seen.confidence[step - 1]), expected)
+            np.testing.assert_array_equal(seen.guess[step - 1] >= 0, expected)
+
+
+def test_what_was_committed_is_what_was_seen(pair):
+    for row in range(len(LENGTHS)):
+        seen, tokens = replay(pair[1], row), np.asarray(pair[1].tokens[row])
+        np.testing.assert_array_equal(seen.tokens[: seen.visible], tokens[: seen.visible])
+        done = seen.commit_step > 0
+        # Without sampling the committed token is the likeliest one, at its confidence.
+        np.testing.assert_array_equal(seen.alternatives[done, 0], seen.tokens[done])
+        np.testing.assert_allclose(
+            seen.alternative_confidence[done, 0], seen.commit_confidence[done], rtol=1e-6
+        )
+        assert (np.diff(seen.alternative_confidence[done], axis=1) <= 0).all()
+        assert (seen.alternatives[~done] == -1).all()
+        assert seen.commits.sum() == done.sum()
+
+
+def test_blocks_lie_end_to_end_and_hold_their_commits(pair):
+    seen = replay(pair[1], 1)
+    assert seen.blocks[0].start == 0
+    assert [b.start for b in seen.blocks[1:]] == [b.end for b in seen.blocks[:-1]]
+    for index, block in enumerate(seen.blocks):
+        steps = seen.commit_step[block.start : block.end]
+        assert seen.block_of(block.start) == index
+        assert steps[steps > 0].min() == block.begun
+
+
+def _distributions(model: dc.Transformer, result: dc.DecodeResult, row: int, step: int) -> np.ndarray:
+    """Log-probabilities [G, V] in float64 of a row's answer before its pass `step`, by a plain full pass."""
+    seen, prompt = replay(result, row), PROMPTS[row, : LENGTHS[row]]
+    known = (seen.commit_step > 0) & (seen.commit_step < step)
+    tokens = np.concatenate([prompt, np.where(known, seen.tokens, model.config.mask_token_id)])[None]
+    hidden, _ = model.hidden(jnp.asarray(tokens), valid=jnp.ones(tokens.shape, bool))
+    return _log_softmax(np.asarray(model.logits(hidden)[0], np.float64))[LENGTHS[row] :]
+
+
+def test_signals_are_the_papers(model, traced):
+    """I and H from plain full passes in float64; the boundary is the first negative score, clipped."""
+    rule: Any = CONFIGS["depcap"].partition
+    assert isinstance(rule, DepGABlocks)
+    seen: Any = replay(traced, 1)
+    assert len(seen.blocks) > 2
+    assert np.isnan(seen.blocks[0].influence).all()
+    assert np.isnan(seen.blocks[0].score).all()
+    for last, block in zip(seen.blocks, seen.blocks[1:], strict=False):
+        width = min(rule.l_max, GEN_LENGTH - block.start)
+        assert len(block.influence) == len(block.uncertainty) == len(block.score) == width
+        before, now = (_distributions(model, traced, 1, b.begun) for b in (last, block))
+        ahead = range(block.start, block.start + width)
+        influence = [
+            _kl(_compress(now[k], rule.top_k_cache), _compress(before[k], rule.top_k_cache)) for k in ahead
+        ]
+        np.testing.assert_allclose(block.influence, influence, rtol=2e-3, atol=2e-5)
+        entropy = [-(np.exp(now[k]) * now[k]).sum() for k in ahead]
+        np.testing.assert_allclose(block.uncertainty, entropy, rtol=2e-3, atol=2e-5)
+        negative = np.flatnonzero(block.score < 0)
+        length = negative[0] if len(negative) else width
+        assert block.size == min(max(length, rule.l_min), rule.l_max, GEN_LENGTH - block.start)
+
+
+def test_conflicts_are_the_papers(model, traced):
+    """At each block's start, where the pass is a full one: D_ij > gamma between members of the pool."""
+    rule: Any = CONFIGS["depcap"].select
+    assert isinstance(rule, ConflictFree)
+    seen, found = replay(traced, 1), 0
+    assert seen.conflicts is not None
+    for block in seen.blocks:
+        log_p = _distributions(model, traced, 1, block.begun)
+        guess, c = seen.guess[block.begun - 1], seen.confidence[block.begun - 1]
+        pool = [k for k in range(block.start, block.end) if c[k] >= rule.tau_low]
+        score = {(i, j): log_p[i, guess[j]] + log_p[j, guess[i]] for i in pool for j in pool if i < j}
+        drawn = {(int(i), int(j)) for i, j in seen.conflicts[block.begun - 1]}
+        clear = {pair for pair, d in score.items() if abs(d - float(rule.gamma)) > 1e-3}
+        assert drawn & clear == {pair for pair in clear if score[pair] > float(rule.gamma)}
+        assert drawn <= set(score)
+        found += len(drawn)
+    assert found, "the run is to have conflicts"
+
+
+def test_conflicting_positions_are_not_committed_together(traced):
+    """Unless both are certain, or one is the pass's most confident position."""
+    rule: Any = CONFIGS["depcap"].select
+    for row in range(len(LENGTHS)):
+        seen = replay(traced, row)
+        for step, edges in enumerate(seen.conflicts or (), start=1):
+            c = seen.confidence[step - 1]
+            for i, j in edges:
+                together = seen.commit_step[i] == step == seen.commit_step[j]
+                best = np.nanargmax(c) in (i, j)
+                assert not together or min(c[i], c[j]) >= rule.tau_high or best
+
+
+def test_policies_without_signals_have_none(model):
+    seen = replay(dc.generate(model, PROMPTS, LENGTHS, config=CONFIGS["confidence"], trace=True))
+    assert seen.conflicts is None
+    assert all(block.influence is block.uncertainty is block.score is None for block in seen.blocks)
+
+
+def test_a_row_is_recorded_the_same_alone(model, traced):
+    alone = dc.generate(model, PROMPTS[1:2], LENGTHS[1:2], config=CONFIGS["depcap"], trace=True)
+    one, among = replay(alone), replay(traced, 1)
+    np.testing.assert_array_equal(one.guess, among.guess)
+    np.testing.assert_allclose(one.confidence, among.confidence, rtol=1e-4)
+    assert [(b.start, b.size, b.begun) for b in one.blocks] == [
+        (b.start, b.size, b.begun) for b in among.blocks
+    ]
+
+
+def test_reading_what_was_not_recorded(model, traced):
+    with pytest.raises(ValueError, match=r"trace=True"):
+        replay(dataclasses.replace(traced, trace=None))
+    wrong: list[Any] = [3, -1, True, "0"]
+    for row in wrong:
+        with pytest.raises(ValueError, match=r"row must be a whole number in \[0, 2\]"):
+            replay(traced, row)
+
+
+def test_pieces_put_together_are_the_text():
+    from training import vocabulary as tiny
+
+    encoder: Any = tiny.build()
+    text = "Ida had 28 coins. Kim came to Ida.\n#### 26"
+    tokens = encoder.encode(text).ids
+    pieces = spell(tokens, _Fast(encoder))
+    assert len(pieces) == len(tokens)
+    assert "".join(pieces) == text
+    assert spell([tokens[0], -1, tokens[1]], _Fast(encoder)) == ["Ida", "", " had"]
+    assert spell([7, -1], None) == ["#7", ""]
+
+
+def _Fast(encoder: Any) -> Any:  # noqa: N802 (a class in all but name)
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=encoder)

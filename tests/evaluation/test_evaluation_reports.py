@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depcap_jax.cli.commands import depcap_eval as eval_command
+from depcap_jax.cli.commands import depcap_sweep as sweep
+from depcap_jax.cli.commands import depcap_table as table
+from depcap_jax.cli.task_options import TASK_NAMES
+from depcap_jax.evaluation.decoder import Setting
+from depcap_jax.evaluation.engine import Run
+from depcap_jax.evaluation.figures import plot_sweep, plot_table, require_matplotlib, save_figure
+from depcap_jax.evaluation.grid import APPENDIX, appendix, parse_vary, sweep_settings, table_settings
+from depcap_jax.evaluation.summary import COLUMNS, cells, failures, speed_up, summarise, to_csv, to_markdown
+from depcap_jax.evaluation.tasks import TASKS
+
+
+def finished(setting: Setting, seconds: float, right: tuple[float, ...] = (1.0, 0.0, 1.0, 1.0)) -> Run:
+    records: list[dict[str, Any]] = [
+        {"right": r, "tokens": 10, "seconds": seconds, "nfe": 5 + i, "block_sizes": [8, 16], "status": "OK"}
+        for i, r in enumerate(right)
+    ]
+    return Run(setting, Path("run.json"), {"summary": summarise(records, 2.5)})
+
+
+def test_summary():
+    records: list[dict[str, Any]] = [
+        {"right": 1.0, "tokens": 30, "seconds": 1.0, "nfe": 4, "block_sizes": [8, 24], "status": "OK"},
+        {"right": 0.0, "tokens": 10, "seconds": 3.0, "nfe": 8, "block_sizes": [16], "status": "NON_FINITE"},
+    ]
+    assert summarise(records, 2.5) == {
+        "problems": 2,
+        "accuracy": 0.5,
+        "accuracy_standard_error": pytest.approx(0.5 / 2**0.5),
+        "nfe": 6.0,
+        "block_size": 16.0,
+        "tokens": 40,
+        "seconds": 4.0,
+        "tokens_per_second": 10.0,
+        "compile_seconds": 2.5,
+        "failed": 1,
+    }
+
+
+def test_speed_up_is_against_vanilla_without_a_cache():
+    cached = finished(Setting("vanilla", {"cache": "dual"}), 2.0)
+    vanilla, depcap = finished(Setting("vanilla"), 4.0), finished(Setting("depcap"), 1.0)
+    assert speed_up(depcap, [cached, vanilla, depcap]) == 4.0
+    assert speed_up(depcap, [cached, depcap]) is None
+    assert speed_up(depcap, [depcap]) is None
+    assert cells(depcap, [depcap])[COLUMNS.index("speed-up")] == ""
+
+
+def test_table_settings_are_those_of_the_paper():
+    labels = [setting.label for setting in table_settings(gen_length=256)]
+    assert labels == [
+        "vanilla",
+        "confidence, block_length 16",
+        "confidence, block_length 32",
+        "confidence, block_length 64",
+        "adablock",
+        "depga",
+        "cap, block_length 32",
+        "depcap",
+    ]
+    both = table_settings(["dual", "none", "dual"], gen_length=64)
+    assert [setting.cache for setting in both] == ["none"] * 8 + ["dual"] * 8
+    assert all(setting.settings["gen_length"] == 64 for setting in both)
+    with pytest.raises(ValueError, match="cache must be one of 'none', 'prefix', 'dual', got 'all'"):
+        table_settings(["all"], gen_length=64)
+
+
+def test_vary():
+    assert parse_vary(["lambda=0.6,1", "L_max=16,16,32"], "depcap") == {
+        "lambda_u": [0.6, 1],
+        "l_max": [16, 32],
+    }
+    assert parse_vary(["cache=none,dual"], "vanilla") == {"cache": ["none", "dual"]}
+    for text, complaint in (
+        ("tau=1", "recipe 'depcap' has no setting 'tau'"),
+        ("tau_low", "written NAME=VALUE,VALUE,..., got 'tau_low'"),
+        ("tau_low=", "got 'tau_low='"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            parse_vary([text], "depcap")
+    with pytest.raises(ValueError, match="tau_low is varied twice"):
+        parse_vary(["tau_low=1", "tau_low=0.5"], "depcap")
+    base = Setting("depcap", {"gen_length": 64})
+    lines = sweep_settings(base, {"gamma": [-8, -16], "l_max": [32]})
+    assert [(name, value) for name, value, _ in lines] == [("gamma", -8), ("gamma", -16), ("l_max", 32)]
+    assert [setting.settings for _, _, setting in lines][1:] == [
+        {"gen_length": 64, "gamma": -16},
+        {"gen_length": 64, "l_max": 32},
+    ]
+    assert list(appendix("depcap", 4096)) == list(APPENDIX)
+    assert appendix("vanilla", 512) == {"gen_length": [128, 256]}
+
+
+def test_markdown_and_csv(tmp_path):
+    runs = [finished(Setting("vanilla"), 4.0), finished(Setting("depcap", {"tau_low": 0.7}), 1.0)]
+    lines = to_markdown(runs).splitlines()
+    assert lines[0].startswith("| decoder | cache | accuracy | tokens/s | nfe | speed-up |")
+    assert lines[3].startswith("| depcap, tau_low 0.7 | none | 75.0 | 10.0 | 6.5 | 4.00 |")
+    path = tmp_path / "table.csv"
+    path.write_text(to_csv(runs))
+    first, second = csv.DictReader(path.open())
+    assert (first["tau_low"], second["tau_low"]) == ("", "0.7")
+    assert float(second["speed_up"]) == 4.0
+    assert failures(runs) == []
+
+
+def test_plots(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    settings = table_settings(["none", "dual"], gen_length=64)
+    figure = plot_table([finished(setting, 1.0 + i) for i, setting in enumerate(settings)], "a table")
+    accuracy, passes = figure.axes
+    assert accuracy.get_ylabel() == "accuracy, %"
+    assert accuracy.lines[1].get_xdata() == [5.0]
+    assert passes.lines[1].get_ydata() == [6.5]
+    lines = sweep_settings(Setting("depcap"), {"gamma": [-8, -16], "l_max": [32]})
+    swept = plot_sweep([(name, value, finished(s, 1.0)) for name, value, s in lines], "a sweep")
+    assert [axis.get_xlabel() for axis in swept.axes[:2]] == ["gamma", "l_max"]
+    paths = save_figure(figure, tmp_path / "folder" / "table-0.5")
+    assert [path.name for path in paths] == ["table-0.5.png", "table-0.5.svg"]
+    assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .depcap_jax\[plot\].*--no-plots"):
+        require_matplotlib()
+
+
+def test_commands_have_what_the_command_line_needs():
+    for module in (eval_command, table, sweep):
+        assert module.SUMMARY
+        assert "depcap " in module.EXAMPLES
+    assert TASK_NAMES == TASKS

@@ -1,0 +1,47 @@
+"""The benchmark: what it replays is what was decoded, and its command line says what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import depcap_jax as dc
+from depcap_jax.inspect import overhead as bench
+
+SMALL = dataclasses.replace(
+    bench.BENCH_CONFIG,
+    vocab_size=256,
+    embedding_size=256,
+    width=64,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=2,
+    head_dim=32,
+    ff_width=128,
+    mask_token_id=255,
+    pad_token_id=254,
+    eos_token_ids=(254,),
+)
+
+
+def test_recorded_passes_are_those_of_the_decode():
+    model = bench.random_model(SMALL)
+    ids = np.random.default_rng(0).integers(0, 250, (1, 8), dtype=np.int32)
+    config = dc.recipe("cap", cache="dual", block_length=8, gen_length=24, stop_at_eos=False)
+    passes = list(bench.record_passes(model, ids, config))
+    result = dc.generate(model, ids, config=config)
+    assert len(passes) == int(result.nfe[0])
+    assert [shape.span for shape in passes].count(None) == 3, "a full pass a block"
+    assert {shape for shape in passes} <= {bench.Pass(None, 8), bench.Pass(8, 8)}
+    measured = bench.measure(model, ids, "cap", cache="dual", block_length=8, gen_length=24, repeats=1)
+    assert measured.passes == len(passes)
+    assert measured.ratio > 0
+
+
+def test_bad_arguments(capsys):
+    with pytest.raises(SystemExit) as caught:
+        bench.main(["--batches", "0"])
+    assert caught.value.code == 2
+    assert "--batches" in capsys.readouterr().err

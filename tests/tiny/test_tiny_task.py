@@ -1,0 +1,209 @@
+"""The task of the embedded models: its checkers, its split, its tokenizer."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from depcap_jax import tiny
+from depcap_jax.tiny import task, words
+from training import vocabulary as tokenizer
+from training.batches import encode
+from training.masking import ANSWER_LENGTH
+
+KINDS = list(task.KINDS)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def sample(seed: int, kind: str) -> task.Problem:
+    return next(task.problems(seed, held_out=bool(seed % 2), kind=kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_answers_are_right(kind: str):
+    for easiest in (0.0, 1.0):
+        for problem in itertools.islice(task.problems(1, held_out=False, kind=kind, easiest=easiest), 300):
+            assert problem.check(problem.answer), problem
+            assert problem.check(f" {problem.answer}\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=seeds, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_another_number_is_wrong(kind: str, seed: int, data: st.DataObject):
+    problem = sample(seed, kind)
+    numbers = list(re.finditer(r"\d+", problem.answer))
+    if not numbers:
+        return
+    found = data.draw(st.sampled_from(numbers))
+    other = data.draw(st.integers(0, 99).filter(lambda n: n != int(found[0])))
+    assert not problem.check(problem.answer[: found.start()] + str(other) + problem.answer[found.end() :])
+
+
+@pytest.mark.parametrize("kind", ["choose", "shuffle", "story", "code"])
+@given(seed=seeds, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_another_name_in_one_place_is_wrong(kind: str, seed: int, data: st.DataObject):
+    problem = sample(seed, kind)
+    names = {"story": words.NAMES + words.FRIENDS, "code": list("abcxyz")}.get(kind, ["zebra"])
+    # The one place where another name is right is a function's own name, which nothing else mentions.
+    places = {"story": rf"\b({'|'.join(words.NAMES + words.FRIENDS)})\b", "code": r"(?<!def )\b[a-z]\b"}.get(
+        kind, r"\b[a-z]+\b"
+    )
+    found = data.draw(st.sampled_from(list(re.finditer(places, problem.answer))))
+    other = data.draw(st.sampled_from([name for name in names if name != found[0]]))
+    assert not problem.check(problem.answer[: found.start()] + other + problem.answer[found.end() :])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=seeds, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_missing_or_repeated_piece_is_wrong(kind: str, seed: int, data: st.DataObject):
+    problem = sample(seed, kind)
+    gap = {"choose": ", ", "shuffle": ", ", "story": ". "}.get(kind, "\n")
+    pieces = problem.answer.split(gap)
+    at = data.draw(st.integers(0, len(pieces) - 1))
+    assert not problem.check(gap.join(pieces[:at] + pieces[at + 1 :]))
+    assert not problem.check(gap.join([*pieces[: at + 1], *pieces[at:]]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extras_nothing_and_other_replies_are_wrong(kind: str):
+    first, second = itertools.islice(task.problems(3, held_out=True, kind=kind), 2)
+    assert not first.check("")
+    assert not first.check(first.answer + " .")
+    assert not first.check(first.answer[:-1])
+    assert not first.check(second.answer)
+
+
+def test_right_answers_that_were_not_drawn_are_accepted():
+    steps = task.Problem("steps", "Go from 10 pens in 2 steps.", "")
+    for a, b in itertools.product(range(1, 10), repeat=2):
+        assert steps.check(f"10 + {a} = {10 + a}\n{10 + a} - {b} = {10 + a - b}")
+    choose = task.Problem("choose", "Choose 3 of these in order: ant, bat, cat, dog, elk.", "")
+    orders = itertools.permutations(["ant", "bat", "cat", "dog", "elk"], 3)
+    assert sum(choose.check(f"I choose {', '.join(order)}.") for order in orders) == 10
+    shuffle = task.Problem("shuffle", "Shuffle these: ant, bat, cat, dog. Put cat last.", "")
+    orders = itertools.permutations(["ant", "bat", "cat", "dog"])
+    assert sum(shuffle.check(f"{', '.join(order)}.") for order in orders) == 6
+    code = task.Problem("code", "Write code: add 3.", "")
+    assert code.check("def h(q):\n    w = q + 3\n    return w")
+    assert code.check("def h(q):\n    q = q + 3\n    return q")
+    assert not code.check("def h(q):\n    w = q + 3\n    return q")
+    story = task.Problem("story", "Tell a story about Leo, 20 pens and 2 visits.", "")
+    visits = [
+        "Leo met Ben. Leo gave Ben 2 pens. Ben thanked Leo. Now Leo has 18 pens.",
+        "Ben met Leo. Ben gave Leo 5 pens. Leo thanked Ben. So Leo has 23 pens.",
+        "Then Leo came. Leo gave Leo 5 pens. Leo thanked Leo. So Leo has 23 pens.",
+    ]
+    assert story.check(f"Leo had 20 pens. {visits[0]} {visits[1]}")
+    assert not story.check(f"Leo had 20 pens. {visits[1]} {visits[0]}")
+    assert not story.check(f"Leo had 20 pens. {visits[0]} {visits[2]}")
+
+
+def test_the_right_answer_is_computed_from_the_prompt_alone():
+    math = task.Problem("math", "Ann has 12 pens. Ann gets 9. Ann drops 7. How many pens does Ann have?", "")
+    assert math.check("12 + 9 = 21\n21 - 7 = 14\n#### 14")
+    assert not math.check("12 + 9 = 21\n21 + 7 = 28\n#### 28")
+
+
+def test_what_only_looks_right_is_wrong():
+    steps = task.Problem("steps", "Go from 10 pens in 2 steps.", "")
+    assert steps.check("10 + 5 = 15\n15 + 5 = 20")
+    for total in ("015", "\u0661\u0665", "0" * 5000 + "15"):
+        assert not steps.check(f"10 + 5 = {total}\n15 + 5 = 20")
+    story = task.Problem("story", "Tell a story about Leo, 20 pens and 1 visit.", "")
+    told = "Leo had 20 pens. Then {0} came. {0} gave Leo 5 pens. Leo thanked {0}. So Leo has 25 pens."
+    assert story.check(told.format("Sue"))
+    assert not story.check(told.format("Now"))
+    code = task.Problem("code", "Write code: add 3.", "")
+    assert code.check("def total(cat):\n    dog = cat + 3\n    return dog")
+    assert not code.check("def total(in):\n    in = in + 3\n    return in")
+
+
+def test_a_foreign_prompt_or_kind_is_refused():
+    with pytest.raises(ValueError, match="riddle"):
+        task.Problem("riddle", "", "").check("")
+    for kind, prompt in {
+        "code": "Write code: frob 3.",
+        "math": "Ann has 12 pens. Ann eats 9. How many pens does Ann have?",
+        "story": "Hello",
+    }.items():
+        with pytest.raises(ValueError, match=prompt.split(".")[0]):
+            task.Problem(kind, prompt, "").check("")
+
+
+def test_training_and_held_out_prompts_are_disjoint():
+    training = {problem.prompt for problem in itertools.islice(task.problems(0, held_out=False), 3000)}
+    assert not any(map(task.is_held_out, training))
+    shipped = [problem.prompt for problem in tiny.held_out()]
+    assert all(map(task.is_held_out, shipped))
+    assert len(set(shipped)) == 500
+
+
+def test_held_out_problems_are_the_ones_of_the_seed():
+    lines = "".join(json.dumps(dataclasses.asdict(problem)) + "\n" for problem in tiny.held_out())
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    assert digest == "c79f87eeacb5fc75bdd5330f73bc563663bea94a9c97a1e71cef26d3656bc62d"
+    assert tiny.held_out() == task.draw_held_out()
+    assert all(problem.check(problem.answer) for problem in tiny.held_out())
+    assert {problem.kind for problem in tiny.held_out()[:40]} == set(KINDS)
+
+
+def test_lengths_fit_the_canvas():
+    rows = encode(tokenizer.build(), tiny.held_out())
+    assert max(len(row.prompt) for row in rows) <= 60
+    answers = [len(row.answer) for row in rows]
+    assert (min(answers), max(answers) < ANSWER_LENGTH) == (6, True)
+    assert max(answers) > 70
+
+
+def test_tokenizer_round_trip():
+    encoder = tokenizer.build()
+    assert len(tokenizer.vocabulary()) == encoder.get_vocab_size() < 300
+    for problem in tiny.held_out():
+        for text in (problem.prompt, problem.answer):
+            ids = encoder.encode(text).ids
+            assert encoder.decode(ids) == text
+            assert tokenizer.SPECIAL.index(tokenizer.UNKNOWN) not in ids
+
+
+def test_what_docs_ask_is_part_of_the_task():
+    """Prompts in the README, in help texts and in the notebooks are of a kind, to the letter."""
+    root = Path(__file__).parents[2]
+    files = [root / "README.md", *root.glob("depcap_jax/cli/*.py"), *root.glob("notebooks/*.ipynb")]
+    openings = {"math": "[A-Z][a-z]+ has", "steps": "Go from", "choose": "Choose", "shuffle": "Shuffle"}
+    openings |= {"story": "Tell a story", "code": "Write code"}
+    found = [
+        (kind, prompt)
+        for path in files
+        for kind, opening in openings.items()
+        for prompt in re.findall(rf'"({opening} [^"\\]*)', path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 10
+    for kind, prompt in found:
+        task.Problem(kind, prompt, "").check("")  # raises if it is not one of its kind
+        assert tokenizer.SPECIAL.index(tokenizer.UNKNOWN) not in tokenizer.build().encode(prompt).ids
+
+
+def test_saved_tokenizer_renders_the_training_prompt(tmp_path):
+    tokenizer.save(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    specials = (loaded.eos_token, loaded.pad_token, loaded.mask_token, loaded.bos_token)
+    assert specials == (tokenizer.EOS, tokenizer.EOS, tokenizer.MASK, tokenizer.BOS)
+    for problem in tiny.held_out()[:20]:
+        message = [{"role": "user", "content": problem.prompt}]
+        ids = loaded.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
+        assert ids == encode(tokenizer.build(), [problem])[0].prompt
+        assert loaded.decode(loaded(problem.answer).input_ids) == problem.answer
+        assert (
+            loaded.decode([*loaded(problem.answer).input_ids, 0, 0], skip_special_tokens=True)
+            == problem.answer
+        )

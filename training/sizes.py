@@ -1,0 +1,34 @@
+"""The sizes of the embedded models."""
+
+from __future__ import annotations
+
+from depcap_jax.models import ModelConfig
+from depcap_jax.models.config import Family
+from training import vocabulary as tokenizer
+
+
+def model_config(family: Family) -> ModelConfig:
+    """The sizes of an embedded model; Dream's has biases, and one layer more to shift by a position."""
+    dream = family == "dream"
+    ids = {token: tokenizer.SPECIAL.index(token) for token in tokenizer.SPECIAL}
+    size = len(tokenizer.vocabulary())
+    return ModelConfig(
+        family=family,
+        vocab_size=size,
+        embedding_size=size,
+        width=256,
+        num_layers=5 if dream else 4,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=32,
+        ff_width=448,
+        rope_theta=10_000.0,
+        norm_eps=1e-6 if dream else 1e-5,
+        qkv_bias=dream,
+        tie_embeddings=False,
+        max_length=256,
+        mask_token_id=ids[tokenizer.MASK],
+        pad_token_id=ids[tokenizer.EOS],
+        eos_token_ids=(ids[tokenizer.EOS],),
+        predicts_next=dream,
+    )
