@@ -2,21 +2,22 @@
 
 A pass covers the whole canvas (a refresh) or, of each row, the span from its block's start to where the
 policy says, at the smallest of a few compiled widths that holds the widest span. Extra positions inside
-a width write nothing. Axis letters: B rows, T canvas positions, Q query positions, D width of the model.
+a width write nothing.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.decoding.policy import check_range, policy, static
-from depcap_jax.decoding.state import DecodeState, DiffusionLM
+from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.policy import policy, setting
+from depcap_jax.decoding.state import DecodeState
 
 # No pass is compiled for fewer positions: below this its cost is that of reading the weights.
 _NARROWEST = 16
@@ -28,33 +29,50 @@ class Sizes(NamedTuple):
     gen_length: int
     shortest: int  # the shortest block, but for an answer's last one
     longest: int  # the longest block
-    window: int  # positions looked at from a block's start: at least `longest`
+    window: int  # positions that are predicted from a block's start: at least `longest`
 
 
-class Plan(NamedTuple):
-    """What this turn does with each row."""
+class Pass(NamedTuple):
+    """A forward pass."""
 
-    active: jax.Array  # [B] bool: takes part in the pass
-    refresh: jax.Array  # [B] bool: all its keys and values are computed anew
+    active: jax.Array  # [B] bool: rows that take part
+    hidden: jax.Array  # [B, window, D]: what predicts [block_start, block_start + window)
+    end: jax.Array  # [B] int32: the hidden states that predict positions from here on mean nothing
+
+
+class PassInfo(NamedTuple):
+    """What a trace records of a pass."""
+
+    refresh: jax.Array  # [B] bool: all of the row's keys and values were computed anew
+    width: jax.Array  # [B] int32: positions that the pass computed, of every row
 
 
 class Cache(Protocol):
-    """A rule for what to reuse; a frozen dataclass that is a pytree."""
+    """A rule for what to reuse."""
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> Any:
-        """The keys and values before the first pass, or None."""
+        """Its memory before the first pass: a pytree whose leaves begin with the batch axis."""
         ...
 
-    def plan(self, state: DecodeState, live: jax.Array, at_start: jax.Array) -> Plan:
-        """Which of the `live` [B] rows take part, given which are `at_start` [B] of a block."""
-        ...
+    def __call__(
+        self,
+        model: DiffusionLM,
+        state: DecodeState,
+        sizes: Sizes,
+        live: jax.Array,
+        at_start: jax.Array,
+        memory: Any,
+    ) -> tuple[Pass, Any, Any]:
+        """One forward pass over some of the rows; the new memory; and what a trace records.
 
-    def forward(
-        self, model: DiffusionLM, state: DecodeState, plan: Plan, sizes: Sizes
-    ) -> tuple[jax.Array, Any]:
-        """Hidden states [B, window, D] that predict [block_start, block_start + window), and the new cache.
-
-        Without a refresh only those of the block mean anything.
+        Args:
+          model: what to run.
+          state: the canvas, and where each row's block lies: a row `at_start` has moved to its new start,
+            but its end is not known yet. At least one live row must take part.
+          sizes: how many hidden states are wanted.
+          live: [B] bool: rows that still have something to decode.
+          at_start: [B] bool: live rows whose block is done. They must not take part without a full pass.
+          memory: what the last call returned.
         """
         ...
 
@@ -67,85 +85,95 @@ class NoCache:
         """Nothing is kept."""
         return None
 
-    def plan(self, state: DecodeState, live: jax.Array, at_start: jax.Array) -> Plan:
-        """All rows, always."""
-        return Plan(active=live, refresh=live)
-
-    def forward(
-        self, model: DiffusionLM, state: DecodeState, plan: Plan, sizes: Sizes
-    ) -> tuple[jax.Array, None]:
-        """One pass over the canvas."""
+    def __call__(
+        self,
+        model: DiffusionLM,
+        state: DecodeState,
+        sizes: Sizes,
+        live: jax.Array,
+        at_start: jax.Array,
+        memory: None,
+    ) -> tuple[Pass, None, PassInfo]:
+        """One pass over the canvas, for all rows."""
         hidden, _ = model.hidden(state.tokens, valid=_valid(state))
-        return _predicting(model, hidden, state.block_start, 0, sizes.window), None
+        hidden = _predicting(
+            model, hidden, state.block_start, jnp.zeros_like(state.block_start), sizes.window
+        )
+        width = jnp.full_like(state.block_start, state.tokens.shape[1])
+        return Pass(live, hidden, state.answer_end), None, PassInfo(live, width)
+
+
+class BlockMemory(NamedTuple):
+    """What a cache keeps."""
+
+    kv: Any  # the model's keys and values
+    passes: jax.Array  # [B] int32: passes since all of the row's keys and values were computed
 
 
 @policy
 class BlockCache:
     """Fast-dLLM's caches: a full pass at each block start, spans from the block's start between them.
 
-    A row that is due for a full pass waits until a `quorum` of the live rows is due (1: all of them), so
-    that they share it; waiting costs a row no pass of its own and changes none of its tokens.
-    `refresh_every` n > 0 also makes a row due after n passes inside a block; 0 never does.
+    A row that is due for a full pass waits until a `quorum` of the live rows is due, so that they share it;
+    waiting costs a row no pass of its own and changes none of its tokens.
     """
 
-    keep_suffix: bool = static()
+    keep_suffix: ClassVar[bool]
     """Whether what follows the block keeps its keys and values too."""
-    quorum: float | jax.Array = 1.0
-    refresh_every: int | jax.Array = 0
+    quorum: float | jax.Array = setting(
+        1.0, low=0, high=1, doc="share of the live rows that must be due for a full pass; 1: all of them"
+    )
+    refresh_every: int | jax.Array = setting(
+        0, low=0, static=False, doc="a full pass also after this many passes inside a block; 0: never"
+    )
 
-    def __post_init__(self) -> None:
-        check_range("quorum", self.quorum, 0.0, 1.0)
-        check_range("refresh_every", self.refresh_every, 0, None)
-
-    def init(self, model: DiffusionLM, batch: int, length: int) -> Any:
+    def init(self, model: DiffusionLM, batch: int, length: int) -> BlockMemory:
         """Room for the keys and values of the whole canvas."""
-        return model.init_cache(batch, length)
+        return BlockMemory(model.init_cache(batch, length), jnp.zeros(batch, jnp.int32))
 
-    def plan(self, state: DecodeState, live: jax.Array, at_start: jax.Array) -> Plan:
-        """Rows inside a block step; rows that are due wait for the quorum."""
-        stale = (self.refresh_every > 0) & (state.since_refresh >= self.refresh_every)
+    def __call__(
+        self,
+        model: DiffusionLM,
+        state: DecodeState,
+        sizes: Sizes,
+        live: jax.Array,
+        at_start: jax.Array,
+        memory: BlockMemory,
+    ) -> tuple[Pass, BlockMemory, PassInfo]:
+        """A full pass if any row refreshes, else one over the spans; rows that are due may wait."""
+        stale = (self.refresh_every > 0) & (memory.passes >= self.refresh_every)
         due = live & (at_start | stale)
-        together = jnp.sum(due) >= self.quorum * jnp.sum(live)
+        together = _count(due) >= self.quorum * _count(live)
         refresh = due & together
-        return Plan(active=refresh | (live & ~due), refresh=refresh)
-
-    def forward(
-        self, model: DiffusionLM, state: DecodeState, plan: Plan, sizes: Sizes
-    ) -> tuple[jax.Array, Any]:
-        """A full pass if any row refreshes, else one over the spans."""
-        known, window = (model, state, plan, self._span_end(state)), sizes.window
-        branches = [
-            functools.partial(_span_pass, *known, width=width, window=window) for width in self.widths(sizes)
-        ]
-        branches.append(functools.partial(_full_pass, *known, window=window))
-        return _switch_in_place(self.choose(state, plan, sizes), branches, state.kv)
-
-    def widths(self, sizes: Sizes) -> tuple[int, ...]:
-        """The widths that are compiled for spans."""
-        return block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
-
-    def choose(self, state: DecodeState, plan: Plan, sizes: Sizes) -> jax.Array:
-        """Index into `widths` of the narrowest one that holds all spans; one past them for a full pass."""
-        widths = self.widths(sizes)
-        needed = jnp.max(jnp.where(plan.active, self._span_end(state) - state.block_start, 0))
-        return jnp.where(jnp.any(plan.refresh), len(widths), choose_width(widths, needed))
-
-    def _span_end(self, state: DecodeState) -> jax.Array:
-        return state.block_end if self.keep_suffix else state.answer_end
+        active = refresh | (live & ~due)
+        spans = _Spans(
+            active, refresh, state.block_end if self.keep_suffix else state.answer_end, sizes.window
+        )
+        widths = block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
+        needed = jnp.max(jnp.where(active, spans.end - state.block_start, 0))
+        index = jnp.where(jnp.any(refresh), len(widths), choose_width(widths, needed))
+        branches = [functools.partial(_span_pass, model, state, spans, width=width) for width in widths]
+        branches.append(functools.partial(_full_pass, model, state, spans))
+        hidden, kv = _switch_in_place(index, branches, memory.kv)
+        computed = jnp.asarray((*widths, state.tokens.shape[1]), jnp.int32)[index]
+        info = PassInfo(refresh, jnp.full_like(state.block_start, computed))
+        end = jnp.where(refresh, state.answer_end, spans.end)
+        passes = jnp.where(refresh, 1, memory.passes + active.astype(jnp.int32))
+        return Pass(active, hidden, end), BlockMemory(kv, passes), info
 
 
 @policy
 class PrefixCache(BlockCache):
-    """Between full passes, the block and all that follows it are recomputed."""
+    """Fast-dLLM's prefix cache: between full passes, the block and all that follows it are recomputed."""
 
-    keep_suffix: bool = static(default=False)
+    keep_suffix = False
 
 
 @policy
 class DualCache(BlockCache):
-    """Between full passes, only the block is recomputed."""
+    """Fast-dLLM's dual cache: between full passes, only the block is recomputed."""
 
-    keep_suffix: bool = static(default=True)
+    keep_suffix = True
 
 
 def block_widths(sizes: Sizes) -> tuple[int, ...]:
@@ -161,15 +189,24 @@ def suffix_widths(sizes: Sizes) -> tuple[int, ...]:
     return tuple(sorted({-(-sizes.gen_length * quarter // 4) for quarter in (1, 2, 3, 4)}))
 
 
-def start_widths(sizes: Sizes) -> tuple[int, ...]:
-    """The widths compiled for looking ahead at a block's start: the whole window, and half of it."""
-    half = -(-sizes.window // 2)
-    return (half, sizes.window) if half >= max(sizes.longest // 2, _NARROWEST) else (sizes.window,)
-
-
 def choose_width(widths: tuple[int, ...], needed: jax.Array) -> jax.Array:
     """Index of the smallest of `widths` that holds `needed`."""
-    return jnp.minimum(jnp.sum(jnp.asarray(widths) < needed), len(widths) - 1)
+    smaller = jnp.asarray(widths, jnp.int32) < needed[None]
+    return jnp.minimum(jnp.sum(smaller, dtype=jnp.int32), len(widths) - 1)
+
+
+class _Spans(NamedTuple):
+    """What a pass recomputes of each row."""
+
+    active: jax.Array  # [B] bool
+    refresh: jax.Array  # [B] bool
+    end: jax.Array  # [B] int32: where the span that began with the block ends
+    window: int
+
+    def contain(self, state: DecodeState, position: jax.Array) -> jax.Array:
+        """Which of the canvas positions [B, Q] an active row recomputes [B, Q]."""
+        inside = (position >= state.block_start[:, None]) & (position < self.end[:, None])
+        return inside & self.active[:, None]
 
 
 def _switch_in_place(
@@ -190,64 +227,54 @@ def _switch_in_place(
     return carry[1:]
 
 
-def _full_pass(
-    model: DiffusionLM, state: DecodeState, plan: Plan, span_end: jax.Array, kv: Any, *, window: int
-) -> tuple[jax.Array, Any]:
+def _full_pass(model: DiffusionLM, state: DecodeState, spans: _Spans, kv: Any) -> tuple[jax.Array, Any]:
     """A pass over the canvas; rows that do not refresh still see their old keys outside their span."""
-    position = jnp.arange(state.tokens.shape[1])
-    write = plan.refresh[:, None] | _in_span(state, plan, span_end, position)
+    write = spans.refresh[:, None] | spans.contain(state, _canvas(state))
     hidden, kv = model.hidden(state.tokens, valid=_valid(state), cache=kv, write=write)
-    return _predicting(model, hidden, state.block_start, 0, window), kv
+    return _predicting(model, hidden, state.block_start, jnp.zeros_like(state.block_start), spans.window), kv
 
 
 def _span_pass(
-    model: DiffusionLM,
-    state: DecodeState,
-    plan: Plan,
-    span_end: jax.Array,
-    kv: Any,
-    *,
-    width: int,
-    window: int,
+    model: DiffusionLM, state: DecodeState, spans: _Spans, kv: Any, *, width: int
 ) -> tuple[jax.Array, Any]:
     """A pass over [block_start, block_start + width) of each row.
 
     A model that predicts the next position needs the one before the block as a query too; its keys and
     values stay.
     """
-    lead, canvas = int(model.config.predicts_next), state.tokens.shape[1]
-    size = min(width + lead, canvas)
-    start = jnp.clip(state.block_start - lead, 0, canvas - size)  # near an end the span begins earlier
-    position = start[:, None] + jnp.arange(size)
+    canvas = state.tokens.shape[1]
+    size = min(width + int(model.config.predicts_next), canvas)
+    start = jnp.clip(model.source(state.block_start), 0, canvas - size)  # near an end it begins earlier
+    position = start[:, None] + jnp.arange(size, dtype=jnp.int32)[None]
     hidden, kv = model.hidden(
         jnp.take_along_axis(state.tokens, position, axis=1),
         valid=_valid(state),
         start=start,
         cache=kv,
-        write=_in_span(state, plan, span_end, position),
+        write=spans.contain(state, position),
     )
-    kept = _predicting(model, hidden, state.block_start, start, min(width, window))
-    return jnp.pad(kept, ((0, 0), (0, window - kept.shape[1]), (0, 0))), kv
-
-
-def _in_span(state: DecodeState, plan: Plan, span_end: jax.Array, position: jax.Array) -> jax.Array:
-    """Which of the positions [Q] or [B, Q] an active row recomputes [B, Q]."""
-    inside = (position >= state.block_start[:, None]) & (position < span_end[:, None])
-    return inside & plan.active[:, None]
+    kept = _predicting(model, hidden, state.block_start, start, min(width, spans.window))
+    return jnp.pad(kept, ((0, 0), (0, spans.window - kept.shape[1]), (0, 0))), kv
 
 
 def _predicting(
-    model: DiffusionLM, hidden: jax.Array, block_start: jax.Array, first: jax.Array | int, count: int
+    model: DiffusionLM, hidden: jax.Array, block_start: jax.Array, first: jax.Array, count: int
 ) -> jax.Array:
-    """Of hidden states [B, Q, D] from position `first` on, those that predict `count` from the block's start.
-
-    Position 0 predicts itself, also where the model predicts the next position.
-    """
-    source = jnp.maximum(block_start[:, None] + jnp.arange(count) - int(model.config.predicts_next), 0)
-    index = jnp.minimum(source - jnp.reshape(first, (-1, 1)), hidden.shape[1] - 1)
+    """Of hidden states [B, Q, D] from position `first` [B] on, those that predict `count` from the block's start."""
+    source = model.source(block_start[:, None] + jnp.arange(count, dtype=jnp.int32)[None])
+    index = jnp.clip(source - first[:, None], 0, hidden.shape[1] - 1)
     return jnp.take_along_axis(hidden, index[..., None], axis=1)
+
+
+def _canvas(state: DecodeState) -> jax.Array:
+    """The canvas positions [1, T]."""
+    return jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
 
 
 def _valid(state: DecodeState) -> jax.Array:
     """[B, T] what may be attended to: all but the padding."""
-    return jnp.arange(state.tokens.shape[1]) < state.length[:, None]
+    return _canvas(state) < state.length[:, None]
+
+
+def _count(rows: jax.Array) -> jax.Array:
+    return jnp.sum(rows, dtype=jnp.float32)

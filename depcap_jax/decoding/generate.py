@@ -1,24 +1,30 @@
-"""`generate`: prompts as ids in, answers as ids out; pure, so that it works inside other programs."""
+"""Ids in, ids out: `generate` for prompts, `generate_canvas` for open positions anywhere; both pure."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax import lax
 
 from depcap_jax.decoding.loop import decode, finish, init_state
+from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.recording import decode_traced
-from depcap_jax.decoding.state import DecodeResult, DecodeState, DiffusionLM, Status
+from depcap_jax.decoding.state import DecodeResult, DecodeState, Status
+
+Ids = jax.Array | np.ndarray
 
 
 def generate(
     model: DiffusionLM,
-    prompt_ids: jax.Array | np.ndarray,
-    prompt_lengths: jax.Array | np.ndarray | None = None,
+    prompt_ids: Ids,
+    prompt_lengths: Ids | None = None,
     *,
     config: DecodeConfig | None = None,
     key: jax.Array | None = None,
@@ -26,36 +32,69 @@ def generate(
 ) -> DecodeResult:
     """Decodes an answer of `config.gen_length` positions for each prompt.
 
-    It is jitted, and may be called inside `jax.jit`, in a scan or on a mesh. One compilation serves all
-    prompts of a shape and all thresholds. A row's answer does not depend on the rows beside it.
+    It is jitted, and may be called inside `jax.jit`, `lax.scan`, `jax.vmap` and on a mesh. One compilation
+    serves all prompts of a shape and all thresholds. A row's answer does not depend on the rows beside it.
+    No gradient flows through it: inside a differentiated function its answers are constants.
 
     Args:
       model: a `Transformer`, or anything with the methods of `DiffusionLM`.
-      prompt_ids: [B, P] int32; row i's prompt is its first `prompt_lengths[i]` ids, the rest is padding.
-      prompt_lengths: [B] int32; P by default.
+      prompt_ids: [B, P] integers; row i's prompt is its first `prompt_lengths[i]` ids, the rest is padding.
+      prompt_lengths: [B] integers; P by default.
       config: how to decode; the paper's DepCap by default.
       key: for sampling. One key: every row draws with it, so a row's answer is the same in any batch and
-        equal prompts get equal answers. Keys [B]: one a row.
-      trace: also record what every pass saw, for `plots` and `viewer`; tokens and counts stay the same.
+        equal prompts get equal answers. Keys [B]: one per row.
+      trace: also record what every pass looked at, for `plots` and `viewer`; tokens and counts stay the
+        same.
 
     Raises:
-      ValueError: on wrong shapes, ids or lengths. Inside jit values are not known, and a bad prompt ends
-        its row with a status instead: see `raise_for_status`.
+      ValueError: on wrong shapes, and on wrong ids or lengths in NumPy arrays. What is wrong in arrays on a
+        device, or inside jit, ends its row with a status instead: see `raise_for_status`.
     """
-    config = DecodeConfig() if config is None else config
-    if not isinstance(config, DecodeConfig):
-        raise ValueError(f"config must be a DecodeConfig, such as recipe('depcap'), got {config!r}")
-    prompt_ids = _as_ints("prompt_ids", prompt_ids)
-    if prompt_ids.ndim != 2:
-        raise ValueError(f"prompt_ids must have shape [B, P], got {list(prompt_ids.shape)}")
+    config = _checked(config)
+    prompt_ids = _as_integers("prompt_ids", prompt_ids, 2)
     batch, width = prompt_ids.shape
     lengths = np.full(batch, width, np.int32) if prompt_lengths is None else prompt_lengths
-    lengths = _as_ints("prompt_lengths", lengths)
-    if lengths.shape != (batch,):
-        raise ValueError(f"prompt_lengths must have shape [{batch}], got {list(lengths.shape)}")
+    lengths = _as_integers("prompt_lengths", lengths, 1, batch)
     _check_prompts(model, prompt_ids, lengths, config.gen_length)
-    run = _generate_traced if trace else _generate
-    return run(model, prompt_ids, lengths, _as_data(config), _row_keys(key, batch, config))
+    keys = row_keys(key, batch, config)
+    return _generate(model, prompt_ids, lengths, _as_data(config), keys, trace)
+
+
+def generate_canvas(
+    model: DiffusionLM,
+    tokens: Ids,
+    open: Ids,
+    lengths: Ids,
+    *,
+    config: DecodeConfig | None = None,
+    key: jax.Array | None = None,
+    trace: bool = False,
+) -> DecodeResult:
+    """Decodes the open positions of a canvas and leaves everything else as it is.
+
+    Args:
+      model: as for `generate`.
+      tokens: [B, T] integers; what stands at open positions does not matter.
+      open: [B, T] bool; from the first to the last of a row at most `config.gen_length` positions.
+      lengths: [B] integers; positions from there on are padding.
+      config: how to decode.
+      key: as for `generate`.
+      trace: as for `generate`.
+
+    Returns:
+      As `generate`, of the `config.gen_length` positions from each row's first open one.
+
+    Raises:
+      ValueError: on wrong shapes. A canvas with wrong ids, lengths or too long a span ends its row with
+        a status.
+    """
+    config = _checked(config)
+    tokens = _as_integers("tokens", tokens, 2)
+    if open.shape != tokens.shape or open.dtype != bool:
+        raise ValueError(f"open must be bool {list(tokens.shape)}, got {open.dtype} {list(open.shape)}")
+    lengths = _as_integers("lengths", lengths, 1, len(tokens))
+    keys = row_keys(key, len(tokens), config)
+    return _generate_canvas(model, tokens, open, lengths, _as_data(config), keys, trace)
 
 
 def prepare(
@@ -65,36 +104,14 @@ def prepare(
     *,
     config: DecodeConfig | None = None,
     key: jax.Array | None = None,
+    trace: bool = False,
 ) -> None:
     """Compiles what `generate` needs for prompts of shape [batch, width], and decodes nothing."""
-    config = DecodeConfig() if config is None else config
+    config = _checked(config)
     # Rows with a bad length never come alive, so the loop ends before its first pass.
-    nobody = np.full(batch, -1, np.int32)
-    prompts = np.zeros((batch, width), np.int32)
-    jax.block_until_ready(_generate(model, prompts, nobody, _as_data(config), _row_keys(key, batch, config)))
-
-
-@jax.jit
-def _generate(
-    model: DiffusionLM,
-    prompt_ids: jax.Array,
-    lengths: jax.Array,
-    config: DecodeConfig,
-    keys: jax.Array | None,
-) -> DecodeResult:
-    return finish(model, decode(model, start(model, prompt_ids, lengths, config, keys), config), config)
-
-
-@jax.jit
-def _generate_traced(
-    model: DiffusionLM,
-    prompt_ids: jax.Array,
-    lengths: jax.Array,
-    config: DecodeConfig,
-    keys: jax.Array | None,
-) -> DecodeResult:
-    state, trace = decode_traced(model, start(model, prompt_ids, lengths, config, keys), config)
-    return dataclasses.replace(finish(model, state, config), trace=trace)
+    nobody, prompts = np.full(batch, -1, np.int32), np.zeros((batch, width), np.int32)
+    keys = row_keys(key, batch, config)
+    jax.block_until_ready(_generate(model, prompts, nobody, _as_data(config), keys, trace))
 
 
 def start(
@@ -113,62 +130,136 @@ def start(
       config: as for `generate`.
       key: [B] keys, or None without sampling.
     """
+    chex.assert_rank([prompt_ids, prompt_lengths], [2, 1])
+    chex.assert_equal_shape_prefix([prompt_ids, prompt_lengths], 1)
     width = prompt_ids.shape[1]
-    column = jnp.arange(width)
-    in_vocabulary = (prompt_ids >= 0) & (prompt_ids < model.config.vocab_size)
-    fits = (prompt_lengths >= 0) & (prompt_lengths <= width)
-    good = fits & jnp.all(in_vocabulary | (column >= prompt_lengths[:, None]), axis=1)
     lengths = jnp.clip(prompt_lengths, 0, width)[:, None]
-    tokens = jnp.pad(jnp.where(in_vocabulary, prompt_ids, 0), ((0, 0), (0, config.gen_length)))
-    position = jnp.arange(width + config.gen_length)
+    position = jnp.arange(width + config.gen_length, dtype=jnp.int32)[None]
     open_ = (position >= lengths) & (position < lengths + config.gen_length)
-    state = init_state(model, config, tokens, open_, lengths[:, 0] + config.gen_length, key=key)
-    return dataclasses.replace(state, status=jnp.where(good, Status.OK, Status.BAD_PROMPT).astype(jnp.int32))
+    fits = (prompt_lengths >= 0) & (prompt_lengths <= width)
+    fits &= prompt_lengths + config.gen_length <= model.config.max_length
+    tokens = jnp.pad(prompt_ids, ((0, 0), (0, config.gen_length)))
+    return _begin(model, tokens, open_, lengths[:, 0] + config.gen_length, config, key, fits)
 
 
-def _as_data(config: DecodeConfig) -> DecodeConfig:
-    """The same decoder, its thresholds given as 1, 1.0 or an array being one program's data."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
+def _begin(
+    model: DiffusionLM,
+    tokens: jax.Array,
+    open_: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    key: jax.Array | None,
+    good: jax.Array,
+) -> DecodeState:
+    """The state of a canvas; rows that are not `good` [B], or hold ids that are none, have a status."""
+    known = (tokens >= 0) & (tokens < model.config.vocab_size)
+    position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    good &= jnp.all(known | open_ | (position >= lengths[:, None]), axis=1)
+    state = init_state(model, jnp.where(known, tokens, 0), open_, lengths, config, key=key)
+    good &= state.answer_end - state.answer_start <= config.gen_length
+    return dataclasses.replace(state, status=jnp.where(good, int(Status.OK), int(Status.BAD_PROMPT)))
 
 
-def _as_ints(name: str, value: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
-    return array.astype(np.int32)
+def _run(model: DiffusionLM, state: DecodeState, config: DecodeConfig, trace: bool) -> DecodeResult:
+    if not trace:
+        return finish(model, decode(model, state, config), config)
+    state, recorded = decode_traced(model, state, config)
+    return dataclasses.replace(finish(model, state, config), trace=recorded)
 
 
-def _check_prompts(
-    model: DiffusionLM, ids: jax.Array | np.ndarray, lengths: jax.Array | np.ndarray, gen_length: int
-) -> None:
-    """Says which row is wrong and how; does nothing while tracing."""
-    if isinstance(ids, Tracer) or isinstance(lengths, Tracer):
-        return
-    ids, lengths = np.asarray(ids), np.asarray(lengths)
-    batch, width = ids.shape
-    for row in np.flatnonzero((lengths < 0) | (lengths > width))[:1]:
-        raise ValueError(f"prompt_lengths[{row}] is {lengths[row]}; prompt_ids has {width} columns")
-    bad = ((ids < 0) | (ids >= model.config.vocab_size)) & (np.arange(width) < lengths[:, None])
-    for row, column in np.argwhere(bad)[:1]:
-        raise ValueError(
-            f"prompt_ids[{row}, {column}] is {ids[row, column]}; ids are in [0, {model.config.vocab_size})"
-        )
-    longest = int(lengths.max()) if batch else 0
-    if longest + gen_length > model.config.max_length:
-        raise ValueError(
-            f"a prompt of {longest} and an answer of {gen_length} exceed the model's context of "
-            f"{model.config.max_length} positions"
-        )
+@functools.partial(jax.jit, static_argnames="trace")
+def _generate(
+    model: DiffusionLM,
+    prompt_ids: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    keys: jax.Array | None,
+    trace: bool,
+) -> DecodeResult:
+    model = jax.tree.map(lax.stop_gradient, model)
+    return _run(model, start(model, prompt_ids, lengths, config, keys), config, trace)
 
 
-def _row_keys(key: jax.Array | None, batch: int, config: DecodeConfig) -> jax.Array | None:
-    """A key a row, or None where nothing is drawn."""
+@functools.partial(jax.jit, static_argnames="trace")
+def _generate_canvas(
+    model: DiffusionLM,
+    tokens: jax.Array,
+    open_: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    keys: jax.Array | None,
+    trace: bool,
+) -> DecodeResult:
+    model = jax.tree.map(lax.stop_gradient, model)
+    fits = (lengths >= 0) & (lengths <= min(tokens.shape[1], model.config.max_length))
+    return _run(model, _begin(model, tokens, open_, lengths, config, keys, fits), config, trace)
+
+
+def row_keys(key: jax.Array | None, batch: int, config: DecodeConfig) -> jax.Array | None:
+    """One key per row [batch], or None where nothing is drawn.
+
+    Raises:
+      ValueError: if something is drawn and there is no key, or not one for each row.
+    """
     if config.sampling is None:
         return None
-    if key is None:
-        raise ValueError("sampling (temperature above 0) needs a key, such as jax.random.key(0)")
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    keys: jax.Array = key if typed else jax.random.wrap_key_data(key)
+    if not isinstance(key, jax.Array):
+        raise ValueError(f"sampling needs a key, such as jax.random.key(0), got {key!r}")
+    keys = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     if keys.shape not in ((), (batch,)):
         raise ValueError(f"key must be one key or {batch} of them, got shape {list(keys.shape)}")
     return jnp.broadcast_to(keys, (batch,))
+
+
+def _checked(config: DecodeConfig | None) -> DecodeConfig:
+    config = DecodeConfig() if config is None else config
+    if not isinstance(config, DecodeConfig):
+        raise ValueError(f"config must be a DecodeConfig, such as depcap(), got {config!r}")
+    return config
+
+
+def _as_data(config: DecodeConfig) -> DecodeConfig:
+    """The same decoder with its numbers as arrays, so that all their values share one program."""
+
+    def convert(leaf: Any) -> Any:
+        integer = jnp.issubdtype(jnp.result_type(leaf), jnp.integer)
+        return jnp.asarray(leaf, jnp.int32 if integer else jnp.float32)
+
+    return jax.tree.map(convert, config)
+
+
+def _as_integers(name: str, value: Ids, rank: int, *shape: int) -> Ids:
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(f"{name} must hold integers, got {array.dtype}")
+    if array.ndim != rank or (shape and array.shape != shape):
+        expected = list(shape) or ["B", "P"]
+        raise ValueError(f"{name} must have shape {_shown(expected)}, got {_shown(array.shape)}")
+    return array.astype(np.int32)
+
+
+def _shown(shape: Any) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _check_prompts(model: DiffusionLM, ids: Ids, lengths: Ids, gen_length: int) -> None:
+    """Says which row is wrong and how, of what is on the host; arrays on devices are left to the status."""
+    context = model.config.max_length
+    if not isinstance(lengths, np.ndarray):
+        return
+    width = ids.shape[1]
+    for row in np.flatnonzero((lengths < 0) | (lengths > width))[:1]:
+        raise ValueError(f"prompt_lengths[{row}] is {lengths[row]}; prompt_ids has {width} columns")
+    longest = int(lengths.max(initial=0))
+    if longest + gen_length > context:
+        raise ValueError(
+            f"a prompt of {longest} and an answer of {gen_length} exceed the model's context of "
+            f"{context} positions"
+        )
+    if not isinstance(ids, np.ndarray):
+        return
+    inside = np.arange(width)[None] < lengths[:, None]
+    for row, column in np.argwhere(((ids < 0) | (ids >= model.config.vocab_size)) & inside)[:1]:
+        raise ValueError(
+            f"prompt_ids[{row}, {column}] is {ids[row, column]}; ids are in [0, {model.config.vocab_size})"
+        )

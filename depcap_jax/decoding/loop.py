@@ -1,68 +1,64 @@
 """The loop. Each turn: a forward pass; rows at a block start choose a length; selection; commit.
 
-    state = init_state(model, tokens, open, ...)
-    while any row is live:                      # decode: lax.while_loop
-        plan       = who takes part             # caching.py
-        hidden     = forward pass               # caching.py: full, or the spans
-        prediction = head on the window         # sampling.py
-        block_end  = partition(prediction)      # partition.py, where a block starts
-        take       = select(prediction) + best  # select.py
+    state = init_state(model, tokens, open, lengths, config)
+    while any row is live:                        # decode: lax.while_loop
+        hidden     = cache(...)                   # caching.py: a full pass, or one over the spans
+        prediction = the head, a tile at a time   # prediction.py
+        length     = partition(prediction)        # partition.py, for rows at a block start
+        take       = select(prediction), and the most confident position   # select.py
         commit
 
 Every shape is fixed; a row's tokens and counts never depend on its neighbours. Each turn commits at least
-one token in every row that takes part, and at least one row does, so the loop ends.
-Axis letters: B rows, T canvas positions, G answer positions, W window positions, D width of the model.
+one token in every row that takes part, and at least one row does, so the loop ends. The loop threads what
+the policies remember and what they tell, and knows neither.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.decoding.caching import Plan, Sizes, block_widths, choose_width, start_widths
-from depcap_jax.decoding.prediction import predict
+from depcap_jax.decoding import numerics
+from depcap_jax.decoding.caching import Pass
+from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.select import Prediction
-from depcap_jax.decoding.state import DecodeResult, DecodeState, DiffusionLM, Status, window_at
-
-
-class Choice(NamedTuple):
-    """What a turn decided about the window [block_start, block_start + W) of each row."""
-
-    token: jax.Array  # [B, W] int32
-    take: jax.Array  # [B, W] bool
-    finite: jax.Array  # [B] bool: the logits it was decided on are finite
-    block_end: jax.Array  # [B] int32
-    partition: Any  # the partition's memory
-    seen: Any  # what an observer made of it; None without one
+from depcap_jax.decoding.state import DecodeResult, DecodeState, Status, window_at
 
 
 class Turn(NamedTuple):
-    """What a turn looked at and decided, for an observer."""
+    """What a turn looked at and decided, for those who watch; every leaf begins with the batch axis."""
 
-    prediction: Prediction  # of the first W positions from each block's start; W differs from turn to turn
-    candidates: jax.Array  # [B, W] bool: open, inside the block, and the row takes part
-    opening: jax.Array  # [B] bool: rows that open a block
-    remaining: jax.Array | None  # [B] positions left in the answer; None on a turn that opens no block
-    memory: Any  # what the partition remembered before
-
-
-Observer = Callable[[DecodeState, Turn], Any]
-"""Makes of a turn a pytree whose shapes do not depend on W."""
+    active: jax.Array
+    """[B] bool: rows that took part."""
+    asked: jax.Array
+    """[B] bool: rows whose partition chose a length."""
+    start: jax.Array
+    """[B] int32: the block's first position, from the answer's start."""
+    prediction: Prediction
+    """Of the L positions from there on."""
+    candidates: jax.Array
+    """[B, L] bool: open, inside the block, and the row takes part."""
+    taken: jax.Array
+    """[B, L] bool: what was committed."""
+    partition: Any
+    """What the partition tells; zeros where no row asked it."""
+    select: Any
+    """What the selection tells."""
+    cache: Any
+    """What the cache tells."""
 
 
 def init_state(
     model: DiffusionLM,
-    config: DecodeConfig,
     tokens: jax.Array,
     open_: jax.Array,
-    length: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
     *,
     key: jax.Array | None = None,
 ) -> DecodeState:
@@ -70,85 +66,110 @@ def init_state(
 
     Args:
       model: what predicts.
-      config: how to decode.
       tokens: [B, T] int32 the canvas; what stands at open positions does not matter.
       open_: [B, T] bool the positions to decode; from the first to the last of a row at most
         `config.gen_length` of them.
-      length: [B] int32 positions from here on are padding.
-      key: [B] keys, a row each, or None without sampling.
+      lengths: [B] int32 positions from here on are padding.
+      config: how to decode.
+      key: [B] keys, one per row, or None without sampling.
     """
     batch, canvas = tokens.shape
     zeros = jnp.zeros(batch, jnp.int32)
-    position = jnp.arange(canvas)
-    open_ = open_ & (position < length[:, None])
+    position = jnp.arange(canvas, dtype=jnp.int32)[None]
+    open_ = open_ & (position < lengths[:, None])
     start = _first(open_)
-    num_blocks = -(-config.gen_length // config.sizes.shortest)
+    most_blocks = -(-config.gen_length // config.sizes.shortest)
     return DecodeState(
         tokens=jnp.where(open_, model.config.mask_token_id, tokens).astype(jnp.int32),
         open=open_,
         block_start=start,
         block_end=start,
-        kv=config.cache.init(model, batch, canvas),
         partition=config.partition.init(batch, config.gen_length),
-        status=zeros + Status.OK,
+        select=config.select.init(batch, config.gen_length),
+        cache=config.cache.init(model, batch, canvas),
+        status=zeros + int(Status.OK),
         answer_start=start,
-        answer_end=jnp.max(jnp.where(open_, position + 1, 0), axis=1).astype(jnp.int32),
-        length=length.astype(jnp.int32),
+        answer_end=jnp.max(jnp.where(open_, position + 1, 0), axis=1),
+        length=lengths.astype(jnp.int32),
         key=key,
         nfe=zeros,
-        since_refresh=zeros,
         num_blocks=zeros,
         commit_step=jnp.zeros((batch, canvas), jnp.int32),
-        block_sizes=jnp.zeros((batch, num_blocks), jnp.int32),
+        block_sizes=jnp.zeros((batch, config.gen_length if _slides(config) else most_blocks), jnp.int32),
     )
 
 
 def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax.Array:
     """[B] rows that still have something to decode."""
-    live = jnp.any(state.open, axis=1) & (state.status == Status.OK)
+    live = jnp.any(state.open, axis=1) & (state.status == int(Status.OK))
     if config.stop_at_eos:
-        reached = jnp.arange(state.tokens.shape[1]) < _first(state.open)[:, None]
-        settled = reached & (state.commit_step > 0)  # what was given, a prompt say, ends nothing
-        live &= ~jnp.any(settled & _is_eos(model, state.tokens), axis=1)
+        position = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
+        settled = (position < _first(state.open)[:, None]) & (state.commit_step > 0)
+        live &= ~jnp.any(settled & _is_eos(model, state.tokens), axis=1)  # a prompt's own ends nothing
     return live
 
 
-def plan_turn(
-    model: DiffusionLM, state: DecodeState, config: DecodeConfig
-) -> tuple[DecodeState, Plan, jax.Array]:
-    """Who takes part in the next turn, and which rows open a block [B]; those move to its start."""
+def decode_step(
+    model: DiffusionLM, state: DecodeState, config: DecodeConfig, *, reads: Reads | None = None
+) -> tuple[DecodeState, Turn]:
+    """One turn: at most one forward pass, and at least one commit in every row that takes part.
+
+    Pure: jit it. To change rows for others between turns, see `swap_rows`.
+
+    Args:
+      model: what predicts.
+      state: where the decode stands.
+      config: how to decode.
+      reads: what the caller wants to find in `Turn.prediction`, beside what the selection reads.
+
+    Returns:
+      The new state, and what the turn looked at and decided.
+    """
     live = is_live(model, state, config)
     first = _first(state.open)
     at_start = live & (first >= state.block_end)
-    plan = config.cache.plan(state, live, at_start)
-    opening = at_start & plan.active
-    return dataclasses.replace(state, block_start=jnp.where(opening, first, state.block_start)), plan, opening
+    moves = live if _slides(config) else at_start
+    state = dataclasses.replace(state, block_start=jnp.where(moves, first, state.block_start))
+    sizes = config.sizes
+    passed, memory, told = config.cache(model, state, sizes, live, at_start, state.cache)
+    state = dataclasses.replace(state, cache=memory)
 
+    asked = moves & passed.active
+    select_reads = getattr(config.select, "reads", Reads()).union(reads or Reads())
+    prediction, ahead = _look(model, state, config, passed, asked, select_reads)
+    block_end, partition, cut = _cut(state, config, passed, asked, ahead)
 
-def decode_step(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
-    """One turn: at most one forward pass, and at least one commit in every row that takes part.
+    longest = sizes.longest
+    block = jax.tree.map(lambda leaf: leaf[:, :longest], prediction)
+    position = state.block_start[:, None] + jnp.arange(longest, dtype=jnp.int32)[None]
+    inside = (position < block_end[:, None]) & passed.active[:, None]
+    candidates = window_at(state.open, state.block_start, longest, False) & inside
+    if select_reads.pairs:
+        count = jnp.max(jnp.where(passed.active, block_end - state.block_start, 0))
+        block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, count))
+    start = state.block_start - state.answer_start
+    take, select, chosen = config.select(block, candidates, start, state.select)
+    log_c = jnp.where(candidates, block.log_confidence, -jnp.inf)
+    best = jnp.arange(longest, dtype=jnp.int32)[None] == numerics.argmax(log_c)[:, None]
+    finite = jnp.all(jnp.isfinite(block.summary.peak) | ~candidates, axis=1)
+    take = candidates & (take | best) & finite[:, None]
 
-    Pure and jittable. A program may drive the loop itself with it: look at every state, and put new rows
-    in the place of finished ones with `swap_rows`. Without a live row it changes nothing.
-    """
-    return observed_step(model, state, config, None)[0]
-
-
-def observed_step(
-    model: DiffusionLM, state: DecodeState, config: DecodeConfig, observe: Observer | None
-) -> tuple[DecodeState, Any]:
-    """`decode_step`, and what `observe` made of the very numbers that it decided on."""
-    state, plan, opening = plan_turn(model, state, config)
-    hidden, kv = config.cache.forward(model, state, plan, config.sizes)
-    choice = _choose(model, hidden, state, config, plan, opening, observe)
-    return _commit(dataclasses.replace(state, kv=kv), choice, plan, opening), choice.seen
+    state = dataclasses.replace(
+        state,
+        block_end=block_end,
+        partition=partition,
+        select=_where_rows(passed.active, select, state.select),
+        status=jnp.where(finite, state.status, int(Status.NON_FINITE)),
+    )
+    turn = Turn(passed.active, asked, start, block, candidates, take, cut, chosen, told)
+    return _commit(state, turn), turn
 
 
 def decode(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
     """Turns until no row is live."""
     return lax.while_loop(
         lambda state: jnp.any(is_live(model, state, config)),
-        lambda state: decode_step(model, state, config),
+        lambda state: decode_step(model, state, config)[0],
         state,
     )
 
@@ -157,23 +178,21 @@ def finish(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Deco
     """Reads the answers off a state: [answer_start, answer_start + gen_length) of each row."""
     gen_length, pad = config.gen_length, model.config.pad_token_id
     tokens = window_at(state.tokens, state.answer_start, gen_length, pad)
-    decoded = window_at(state.commit_step, state.answer_start, gen_length, 0) > 0
-    ends = decoded & _is_eos(model, tokens)
-    answer = jnp.minimum(state.answer_end - state.answer_start, gen_length)
+    commit_step = window_at(state.commit_step, state.answer_start, gen_length, 0)
+    ends = (commit_step > 0) & _is_eos(model, tokens)
+    answer = jnp.minimum(jnp.maximum(state.answer_end - state.answer_start, 0), gen_length)
     still_open = window_at(state.open, state.answer_start, gen_length, False)
-    lengths = jnp.minimum(
-        jnp.where(jnp.any(ends, axis=1), jnp.argmax(ends, axis=1), answer), _first(still_open)
-    )
-    index = jnp.arange(gen_length)
+    visible = jnp.minimum(jnp.where(jnp.any(ends, axis=1), _first(ends), answer), _first(still_open))
+    index = jnp.arange(gen_length, dtype=jnp.int32)[None]
     hidden = still_open | (index >= answer[:, None])
     if config.stop_at_eos:
-        hidden |= index > lengths[:, None]
+        hidden |= index > visible[:, None]
     return DecodeResult(
         tokens=jnp.where(hidden, pad, tokens),
-        lengths=lengths.astype(jnp.int32),
+        lengths=visible,
         nfe=state.nfe,
         block_sizes=state.block_sizes,
-        commit_step=window_at(state.commit_step, state.answer_start, gen_length, 0),
+        commit_step=commit_step,
         status=state.status,
     )
 
@@ -183,103 +202,73 @@ def swap_rows(state: DecodeState, rows: jax.Array, fresh: DecodeState) -> Decode
     return _where_rows(rows, fresh, state)
 
 
-def _choose(
+def _look(
     model: DiffusionLM,
-    hidden: jax.Array,
     state: DecodeState,
     config: DecodeConfig,
-    plan: Plan,
-    opening: jax.Array,
-    observe: Observer | None,
-) -> Choice:
-    """Partition and selection, with the head run on no more positions than they look at."""
-    branches = [
-        functools.partial(_choose_in, width=width, at_start=at_start, observe=observe)
-        for width, at_start in head_widths(config.sizes)
-    ]
-    branch = choose_head_width(state, plan, opening, config.sizes)
-    return lax.switch(branch, branches, model, hidden, state, config, plan, opening)
-
-
-def head_widths(sizes: Sizes) -> tuple[tuple[int, bool], ...]:
-    """The widths that the head is compiled for, and whether each serves a turn on which a block opens."""
-    steps, starts = block_widths(sizes), start_widths(sizes)
-    return (*((width, False) for width in steps), *((width, True) for width in starts))
-
-
-def choose_head_width(state: DecodeState, plan: Plan, opening: jax.Array, sizes: Sizes) -> jax.Array:
-    """Index into `head_widths` of the narrowest one that holds what this turn looks at."""
-    steps, starts = block_widths(sizes), start_widths(sizes)
-    block = jnp.max(jnp.where(plan.active, state.block_end - state.block_start, 0))
-    ahead = jnp.max(jnp.where(plan.active, state.answer_end - state.block_start, 0))
-    return jnp.where(jnp.any(opening), len(steps) + choose_width(starts, ahead), choose_width(steps, block))
-
-
-def _choose_in(
-    model: DiffusionLM,
-    hidden: jax.Array,
-    state: DecodeState,
-    config: DecodeConfig,
-    plan: Plan,
-    opening: jax.Array,
-    *,
-    width: int,
-    at_start: bool,
-    observe: Observer | None = None,
-) -> Choice:
-    """`_choose` on the first `width` positions of the window; rows that open a block partition first."""
-    position = state.block_start[:, None] + jnp.arange(width)
-    prediction = predict(
-        model.logits(hidden[:, :width]),
-        model.config.vocab_size,
-        model.config.mask_token_id,
-        config.sampling,
-        state.key,
-        state.nfe,
-        position,
+    passed: Pass,
+    asked: jax.Array,
+    select_reads: Reads,
+) -> tuple[Prediction, Prediction]:
+    """What the selection and the partition read, of no more positions than some row looks at."""
+    reach = jnp.where(asked, state.answer_end, state.block_end) - state.block_start
+    glance = Glance(
+        ahead=jnp.any(asked),
+        count=jnp.clip(jnp.max(jnp.where(passed.active, reach, 0)), 0, config.sizes.window),
+        select=select_reads,
+        partition=getattr(config.partition, "reads", Reads()),
     )
-    block_end, memory, remaining = state.block_end, state.partition, None
-    if at_start:
-        remaining = jnp.maximum(state.answer_end - state.block_start, 1)
-        length, new_memory = config.partition(prediction, state.block_start, remaining, memory)
-        block_end = jnp.where(opening, state.block_start + length, block_end)
-        memory = _where_rows(opening, new_memory, memory)
-    in_block = window_at(state.open, state.block_start, width, False) & (position < block_end[:, None])
-    candidates = in_block & plan.active[:, None]
-    log_c = jnp.where(candidates, prediction.log_confidence, -jnp.inf)
-    best = jnp.arange(width) == jnp.argmax(log_c, axis=1)[:, None]
-    take = candidates & (config.select(prediction, candidates) | best)
-    finite = jnp.all(jnp.isfinite(prediction.summary.peak) | ~candidates, axis=1)
-    grow = ((0, 0), (0, hidden.shape[1] - width))
-    seen = None
-    if observe is not None:
-        seen = observe(state, Turn(prediction, candidates, opening, remaining, state.partition))
-    return Choice(jnp.pad(prediction.token, grow), jnp.pad(take, grow), finite, block_end, memory, seen)
+    position = state.block_start[:, None] + jnp.arange(config.sizes.window, dtype=jnp.int32)[None]
+    draw = Draw(state.key, state.nfe)
+    return read_head(model, passed.hidden, position, glance, sampling=config.sampling, draw=draw)
 
 
-def _commit(state: DecodeState, choice: Choice, plan: Plan, opening: jax.Array) -> DecodeState:
+def _cut(
+    state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, ahead: Prediction
+) -> tuple[jax.Array, Any, Any]:
+    """The blocks' ends [B], the partition's memory, and what it tells: new for the rows that asked."""
+    window = config.partition.lengths(config.gen_length).window
+    ahead = jax.tree.map(lambda leaf: leaf[:, :window], ahead)
+    remaining = jnp.maximum(state.answer_end - state.block_start, 1)
+
+    def ask() -> tuple[jax.Array, Any, Any]:
+        start = state.block_start - state.answer_start
+        length, memory, told = config.partition(ahead, start, remaining, state.partition)
+        # Whatever a policy says, a block has a position, so that the loop ends; and no stale one.
+        end = state.block_start + jnp.clip(length.astype(jnp.int32), 1, remaining)
+        end = jnp.where(asked, jnp.minimum(end, passed.end), state.block_end)
+        return end, _where_rows(asked, memory, state.partition), told
+
+    def keep() -> tuple[jax.Array, Any, Any]:
+        told = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(ask)[2])
+        return state.block_end, state.partition, told
+
+    return lax.cond(jnp.any(asked), ask, keep)
+
+
+def _commit(state: DecodeState, turn: Turn) -> DecodeState:
     """Writes what was taken, and counts."""
-    canvas = jnp.arange(state.tokens.shape[1])
+    canvas = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
     offset = jnp.broadcast_to(canvas - state.block_start[:, None], state.tokens.shape)
-    reachable = (offset >= 0) & (offset < choice.take.shape[1])
-    offset = jnp.clip(offset, 0, choice.take.shape[1] - 1)
-    taken = reachable & jnp.take_along_axis(choice.take & choice.finite[:, None], offset, axis=1)
-    nfe = state.nfe + plan.active
-    slot = jnp.arange(state.block_sizes.shape[1]) == state.num_blocks[:, None]
-    size = (choice.block_end - state.block_start)[:, None]
+    reachable = (offset >= 0) & (offset < turn.taken.shape[1])
+    offset = jnp.clip(offset, 0, turn.taken.shape[1] - 1)
+    taken = reachable & jnp.take_along_axis(turn.taken, offset, axis=1)
+    nfe = state.nfe + turn.active.astype(jnp.int32)
+    slot = jnp.arange(state.block_sizes.shape[1], dtype=jnp.int32)[None] == state.num_blocks[:, None]
+    size = (state.block_end - state.block_start)[:, None]
     return dataclasses.replace(
         state,
-        tokens=jnp.where(taken, jnp.take_along_axis(choice.token, offset, axis=1), state.tokens),
+        tokens=jnp.where(taken, jnp.take_along_axis(turn.prediction.token, offset, axis=1), state.tokens),
         open=state.open & ~taken,
-        block_end=choice.block_end,
-        partition=choice.partition,
-        status=jnp.where(choice.finite, state.status, Status.NON_FINITE),
         nfe=nfe,
-        since_refresh=jnp.where(plan.refresh, 1, state.since_refresh + plan.active),
-        num_blocks=state.num_blocks + opening,
+        num_blocks=state.num_blocks + turn.asked.astype(jnp.int32),
         commit_step=jnp.where(taken, nfe[:, None], state.commit_step),
-        block_sizes=jnp.where(slot & opening[:, None], size, state.block_sizes),
+        block_sizes=jnp.where(slot & turn.asked[:, None], size, state.block_sizes),
     )
+
+
+def _slides(config: DecodeConfig) -> bool:
+    return getattr(config.partition, "slides", False)
 
 
 def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
@@ -288,9 +277,10 @@ def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
 
 
 def _first(flags: jax.Array) -> jax.Array:
-    """[B] index of the first True of flags [B, T]; T if there is none."""
-    return jnp.where(jnp.any(flags, axis=1), jnp.argmax(flags, axis=1), flags.shape[1]).astype(jnp.int32)
+    """[B] index, int32, of the first True of flags [B, T]; T if there is none."""
+    return jnp.where(jnp.any(flags, axis=1), numerics.argmax(flags.astype(jnp.int32)), flags.shape[1])
 
 
 def _is_eos(model: DiffusionLM, tokens: jax.Array) -> jax.Array:
-    return jnp.any(tokens[..., None] == jnp.asarray(model.config.eos_token_ids), axis=-1)
+    ends = jnp.asarray(model.config.eos_token_ids, jnp.int32).reshape(*[1] * tokens.ndim, -1)
+    return jnp.any(tokens[..., None] == ends, axis=-1)

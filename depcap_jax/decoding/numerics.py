@@ -8,7 +8,7 @@ With z = logits - max and s = the sum of exp(z) without the maximum's own term:
     entropy      = log1p(s) - sum(exp(z) z) / (1 + s)
     tail mass    = the sum of exp(z) over what is *not* in the top K, over 1 + s
 
-Axis letters: B rows, W window positions, V vocabulary, K kept tokens.
+The `...` of a shape are any leading axes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,6 @@ class Summary(NamedTuple):
 
     peak: jax.Array  # the largest logit
     rest: jax.Array  # s: the mass of everything but the peak, relative to the peak's
-
-    @property
-    def log_normaliser(self) -> jax.Array:
-        """Log Z."""
-        return self.peak + jnp.log1p(self.rest)
 
     def log_prob(self, logit: jax.Array) -> jax.Array:
         """Log-probabilities of logits [...], exact near probability 1."""
@@ -65,14 +60,14 @@ def entropy(logits: jax.Array, summary: Summary) -> jax.Array:
 
 
 def argmax(x: jax.Array) -> jax.Array:
-    """Index of the first maximum over the last axis, in two short steps."""
+    """Index, int32, of the first maximum over the last axis, in two short steps."""
     size = x.shape[-1]
     if size % _CHUNK or size <= _CHUNK:
-        return jnp.argmax(x, axis=-1)
+        return lax.argmax(x, x.ndim - 1, jnp.int32)
     chunks = x.reshape(*x.shape[:-1], size // _CHUNK, _CHUNK)
-    best = jnp.argmax(jnp.max(chunks, axis=-1), axis=-1)
+    best = lax.argmax(jnp.max(chunks, axis=-1), x.ndim - 1, jnp.int32)
     inside = jnp.take_along_axis(chunks, best[..., None, None], axis=-2)[..., 0, :]
-    return best * _CHUNK + jnp.argmax(inside, axis=-1)
+    return best * _CHUNK + lax.argmax(inside, x.ndim - 1, jnp.int32)
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
@@ -89,7 +84,7 @@ def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     _, chosen = lax.top_k(jnp.max(chunks, axis=-1), k)
     kept = jnp.take_along_axis(chunks, chosen[..., None], axis=-2)
     values, inside = lax.top_k(kept.reshape(*x.shape[:-1], k * chunk), k)
-    ids = chosen[..., None] * chunk + jnp.arange(chunk)
+    ids = chosen[..., None] * chunk + lax.broadcasted_iota(chosen.dtype, kept.shape, kept.ndim - 1)
     return values, jnp.take_along_axis(ids.reshape(*x.shape[:-1], k * chunk), inside, axis=-1)
 
 
@@ -144,7 +139,7 @@ def smooth(x: jax.Array, width: jax.Array) -> Exact:
     difference, and the sign of S hangs on it; so these sums are exact. (The mean's factor of 1/3 would
     cancel in `robust_scale`.)
     """
-    x = jnp.where(jnp.arange(x.shape[-1]) < width[:, None], x, 0.0)
+    x = jnp.where(jnp.arange(x.shape[-1])[None] < width[:, None], x, 0.0)
     padded = jnp.pad(x, ((0, 0), (1, 1)))
     pair, lost = _two_sum(padded[:, :-2], x)
     total, lost_too = _two_sum(pair, padded[:, 2:])
@@ -153,7 +148,7 @@ def smooth(x: jax.Array, width: jax.Array) -> Exact:
 
 def robust_scale(x: Exact, width: jax.Array) -> jax.Array:
     """(x - median) / (q3 - q1) over the first `width` [B] entries of x [B, W]; all three are elements."""
-    inside = jnp.arange(x.high.shape[-1]) < width[:, None]
+    inside = jnp.arange(x.high.shape[-1])[None] < width[:, None]
     ordered = Exact(*lax.sort((jnp.where(inside, x.high, jnp.inf), x.low), num_keys=2))
     last = jnp.maximum(width, 1)[:, None] - 1
 

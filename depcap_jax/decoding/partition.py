@@ -1,7 +1,6 @@
 """How far does the next block reach? The paper's first decision.
 
-A partition is asked at each block start, after one full pass, with the predictions from there on.
-Axis letters: B rows, W window positions, V vocabulary, K kept tokens.
+A partition is asked at each block start, after a full pass, with the predictions from there on.
 """
 
 from __future__ import annotations
@@ -12,19 +11,28 @@ import jax
 import jax.numpy as jnp
 
 from depcap_jax.decoding import numerics
-from depcap_jax.decoding.policy import check_count, check_range, policy, static
-from depcap_jax.decoding.select import Prediction
+from depcap_jax.decoding.policy import check_integer, policy, setting
+from depcap_jax.decoding.prediction import Prediction, Reads
+
+
+class Lengths(NamedTuple):
+    """What shapes depend on."""
+
+    shortest: int  # the shortest block, but for the last one of an answer
+    longest: int  # the longest block
+    window: int  # positions from a block's start that the partition looks at
 
 
 class Partition(Protocol):
-    """A rule for block lengths; a frozen dataclass that is a pytree and owns what it remembers."""
+    """A rule for block lengths. A class may also have two attributes:
 
-    def lengths(self, gen_length: int) -> tuple[int, int]:
-        """The shortest and the longest block it may choose, but for the last one of an answer."""
-        ...
+    `reads`, a `Reads`: what it reads of each position; nothing beside token and confidence by default.
+    `slides`, a bool: True to be asked on every turn, with a window that begins at the first open position,
+    instead of at block starts only. Inside a cached pass such a window reaches as far as the pass did.
+    """
 
-    def window(self, gen_length: int) -> int:
-        """How many positions from the block's start it needs predictions for."""
+    def lengths(self, gen_length: int) -> Lengths:
+        """How long its blocks may be, and how far it looks, in answers of `gen_length`."""
         ...
 
     def init(self, batch: int, gen_length: int) -> Any:
@@ -33,13 +41,13 @@ class Partition(Protocol):
 
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: Any
-    ) -> tuple[jax.Array, Any]:
-        """The next block's length [B], in [1, remaining], and the new memory.
+    ) -> tuple[jax.Array, Any, Any]:
+        """The next block's length [B] int32, in [1, remaining]; the new memory; and what a trace records.
 
         Args:
-          prediction: of the positions [start, start + W) of each row; W is `window(gen_length)`, or less
-            where no row has that many positions left. Those at `remaining` and beyond mean nothing.
-          start: [B] the block's first position.
+          prediction: of the window: the positions [start, start + W) of each row. Those at `remaining`
+            and beyond mean nothing.
+          start: [B] the window's first position, from the answer's start.
           remaining: [B] positions from there to the end of the answer, at least 1.
           memory: what the last call returned.
         """
@@ -50,19 +58,12 @@ class Partition(Protocol):
 class FixedBlocks:
     """Blocks of one length (semi-autoregressive LLaDA, Fast-dLLM)."""
 
-    block_length: int = static(default=32)
+    block_length: int = setting(32, low=1, doc="length of every block")
 
-    def __post_init__(self) -> None:
-        check_count("block_length", self.block_length, 1)
-
-    def lengths(self, gen_length: int) -> tuple[int, int]:
-        """Always `block_length`."""
+    def lengths(self, gen_length: int) -> Lengths:
+        """Always `block_length`; it looks at nothing."""
         length = min(self.block_length, gen_length)
-        return length, length
-
-    def window(self, gen_length: int) -> int:
-        """Looks at nothing beyond the block."""
-        return min(self.block_length, gen_length)
+        return Lengths(length, length, length)
 
     def init(self, batch: int, gen_length: int) -> None:
         """Remembers nothing."""
@@ -70,9 +71,9 @@ class FixedBlocks:
 
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: None
-    ) -> tuple[jax.Array, None]:
+    ) -> tuple[jax.Array, None, None]:
         """The fixed length, or what is left."""
-        return jnp.minimum(self.block_length, remaining), None
+        return jnp.minimum(self.block_length, remaining), None, None
 
 
 @policy
@@ -83,26 +84,18 @@ class AdaBlocks:
     more, the block has the default length.
     """
 
-    delimiter_ids: tuple[int, ...] = static()
-    default_block_length: int = static(default=32)
-    delimiter_threshold: float | jax.Array = 0.3
+    delimiter_ids: tuple[int, ...] = setting(
+        kind=tuple, low=0, doc="ids of the delimiter; those of a line break by default"
+    )
+    default_block_length: int = setting(32, low=1, doc="length where no delimiter is confident")
+    delimiter_threshold: float | jax.Array = setting(
+        0.3, low=0, high=1, doc="least confidence of a delimiter that ends a block"
+    )
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "delimiter_ids", tuple(self.delimiter_ids))
-        if not self.delimiter_ids:
-            raise ValueError("delimiter_ids must name at least one token id, got ()")
-        for token in self.delimiter_ids:
-            check_count("delimiter_ids", token, 0)
-        check_count("default_block_length", self.default_block_length, 1)
-        check_range("delimiter_threshold", self.delimiter_threshold, 0.0, 1.0)
-
-    def lengths(self, gen_length: int) -> tuple[int, int]:
+    def lengths(self, gen_length: int) -> Lengths:
         """A delimiter may come at once, or at the window's end."""
-        return 1, min(max(self.default_block_length, self.window(gen_length)), gen_length)
-
-    def window(self, gen_length: int) -> int:
-        """A quarter of the answer."""
-        return max(gen_length // 4, 1)
+        window = max(gen_length // 4, 1)
+        return Lengths(1, min(max(self.default_block_length, window), gen_length), window)
 
     def init(self, batch: int, gen_length: int) -> None:
         """Remembers nothing."""
@@ -110,33 +103,33 @@ class AdaBlocks:
 
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: None
-    ) -> tuple[jax.Array, None]:
+    ) -> tuple[jax.Array, None, None]:
         """Ends after the best delimiter, or at the default length."""
-        index = jnp.arange(prediction.token.shape[-1])
-        delimiters = jnp.asarray(self.delimiter_ids)
+        delimiters = jnp.asarray(self.delimiter_ids, jnp.int32)[None, None]
         is_delimiter = jnp.any(prediction.token[..., None] == delimiters, axis=-1)
-        log_c = jnp.where(is_delimiter & (index < remaining[:, None]), prediction.log_confidence, -jnp.inf)
-        best = jnp.argmax(log_c, axis=-1)
-        trusted = jnp.max(log_c, axis=-1) >= jnp.log(self.delimiter_threshold)
-        trusted &= jnp.max(log_c, axis=-1) > -jnp.inf  # a threshold of 0 must not trust what is absent
+        inside = jnp.arange(prediction.token.shape[-1])[None] < remaining[:, None]
+        log_c = jnp.where(is_delimiter & inside, prediction.log_confidence, -jnp.inf)
+        best, best_log_c = numerics.argmax(log_c), jnp.max(log_c, axis=-1)
+        # A threshold of 0 must not trust what is absent.
+        trusted = (best_log_c >= jnp.log(self.delimiter_threshold)) & (best_log_c > -jnp.inf)
         default = jnp.minimum(self.default_block_length, remaining)
-        return jnp.where(trusted, best + 1, default), None
+        return jnp.where(trusted, best + 1, default), None, None
 
 
 class LastBlock(NamedTuple):
     """What DepGA keeps of the previous block start."""
 
-    seen: jax.Array  # [B] bool: there was one
-    start: jax.Array  # [B] where it was
-    ahead: numerics.Compressed  # [B, 2 L_max, ...] the distributions from there on
+    known: jax.Array  # [B] bool: there was one
+    start: jax.Array  # [B] int32: where it was
+    ahead: numerics.Compressed  # [B, W, ...]: the distributions from there on
 
 
 class Signals(NamedTuple):
-    """DepGA's view of the window ahead of a block start."""
+    """DepGA's view of the window ahead of a block start, for the trace."""
 
-    influence: jax.Array  # [B, W] I_k, nats
-    uncertainty: jax.Array  # [B, W] H_k, nats
-    score: jax.Array  # [B, W] S_k
+    influence: jax.Array  # [B, l_max] I_k, nats; 0 at the first block, which has no block before it
+    uncertainty: jax.Array  # [B, l_max] H_k, nats
+    score: jax.Array  # [B, l_max] S_k; 0 at the first block
 
 
 @policy
@@ -146,34 +139,34 @@ class DepGABlocks:
     S_k = I_k - lambda H_k over the window ahead, both smoothed and scaled; the block ends before the
     first S_k < 0, within [l_min, l_max]. The first block has length l_min.
 
-    `certainty_floor` is not in the paper: a position whose entropy (nats) is below it never ends a block.
-    Both signals are scaled inside the window, so where everything is certain the sign of S is noise.
+    `certainty_floor` is not in the paper. Both signals are scaled inside the window, so where everything is
+    certain the sign of S is noise: a position whose entropy is below the floor never ends a block.
     """
 
-    l_min: int = static(default=8)
-    l_max: int = static(default=128)
-    top_k_cache: int = static(default=64)
-    lambda_u: float | jax.Array = 1.2
-    certainty_floor: float | jax.Array = 0.0
+    l_min: int = setting(8, low=1, doc="shortest block")
+    l_max: int = setting(128, low=1, doc="longest block")
+    top_k_cache: int = setting(64, low=1, doc="tokens kept of each distribution")
+    lambda_u: float | jax.Array = setting(1.2, low=0, doc="weight of uncertainty against influence")
+    certainty_floor: float | jax.Array = setting(
+        0.0, low=0, doc="a position whose entropy (nats) is below never ends a block"
+    )
 
     def __post_init__(self) -> None:
-        check_count("l_min", self.l_min, 1)
-        check_count("l_max", self.l_max, self.l_min)
-        check_count("top_k_cache", self.top_k_cache, 1)
-        check_range("lambda_u", self.lambda_u, 0.0, None)
-        check_range("certainty_floor", self.certainty_floor, 0.0, None)
+        check_integer("l_max", self.l_max, self.l_min)
 
-    def lengths(self, gen_length: int) -> tuple[int, int]:
-        """Between l_min and l_max."""
-        return min(self.l_min, gen_length), min(self.l_max, gen_length)
+    @property
+    def reads(self) -> Reads:
+        """The entropy, and the distributions compressed."""
+        return Reads(entropy=True, top_k=self.top_k_cache)
 
-    def window(self, gen_length: int) -> int:
-        """Twice l_max: the next block starts up to l_max ahead and looks l_max further."""
-        return min(2 * self.l_max, gen_length)
+    def lengths(self, gen_length: int) -> Lengths:
+        """The next block starts up to l_max ahead and looks l_max further."""
+        l_min, l_max = min(self.l_min, gen_length), min(self.l_max, gen_length)
+        return Lengths(l_min, l_max, min(2 * self.l_max, gen_length))
 
     def init(self, batch: int, gen_length: int) -> LastBlock:
-        """Nothing seen yet."""
-        shape = (batch, self.window(gen_length))
+        """Nothing known yet."""
+        shape = (batch, self.lengths(gen_length).window)
         kept = (*shape, self.top_k_cache)
         empty = numerics.Compressed(
             jnp.full(kept, -1, jnp.int32), jnp.zeros(kept, jnp.float32), jnp.zeros(shape, jnp.float32)
@@ -182,54 +175,49 @@ class DepGABlocks:
 
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: LastBlock
-    ) -> tuple[jax.Array, LastBlock]:
+    ) -> tuple[jax.Array, LastBlock, Signals]:
         """The index of the first negative score, clipped."""
-        current = numerics.compress(prediction.logits, prediction.summary, self.top_k_cache)
-        signals = self.signals(prediction, current, start, remaining, memory)
-        width = signals.score.shape[-1]
-        inside = jnp.arange(width) < jnp.minimum(remaining, self.l_max)[:, None]
+        assert prediction.top is not None
+        signals = self._signals(prediction, start, remaining, memory)
+        inside = jnp.arange(signals.score.shape[-1])[None] < jnp.minimum(remaining, self.l_max)[:, None]
         ends = (signals.score < 0) & (signals.uncertainty >= self.certainty_floor) & inside
-        carried = jnp.where(jnp.any(ends, axis=-1), jnp.argmax(ends, axis=-1), remaining)
-        length = jnp.where(memory.seen, jnp.clip(carried, self.l_min, self.l_max), self.l_min)
-        seen = LastBlock(jnp.ones_like(memory.seen), start, _fit(current, memory.ahead))
-        return jnp.minimum(length, remaining), seen
+        carried = jnp.where(jnp.any(ends, axis=-1), numerics.argmax(ends), remaining)
+        length = jnp.where(memory.known, jnp.clip(carried, self.l_min, self.l_max), self.l_min)
+        now = LastBlock(jnp.ones_like(memory.known), start, _fit(prediction.top, memory.ahead))
+        return jnp.minimum(length, remaining), now, signals
 
-    def signals(
-        self,
-        prediction: Prediction,
-        current: numerics.Compressed,
-        start: jax.Array,
-        remaining: jax.Array,
-        memory: LastBlock,
+    def _signals(
+        self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: LastBlock
     ) -> Signals:
         """I_k, H_k and S_k over the window of min(l_max, remaining) positions from a start."""
+        assert prediction.top is not None
+        assert prediction.entropy is not None
         width = min(self.l_max, prediction.token.shape[-1])
         window = jnp.minimum(remaining, width)
         offset = start - memory.start
         # Over all that was compressed, not just the window: a slice of the top K would make XLA sort.
-        previous = jax.tree.map(lambda x: _shift(x, offset, current.floor.shape[-1]), memory.ahead)
-        influence = numerics.kl_divergence(current, previous)[:, :width]
+        previous = jax.tree.map(lambda x: _shift(x, offset, prediction.token.shape[-1]), memory.ahead)
+        influence = numerics.kl_divergence(prediction.top, previous)[:, :width]
         # Further ahead than the last start looked (a gap was jumped over): nothing is known of an influence.
-        known = offset[:, None] + jnp.arange(width) < memory.ahead.floor.shape[-1]
-        influence = jnp.where(known, influence, 0.0)
-        summary = numerics.Summary(*(x[:, :width] for x in prediction.summary))
-        uncertainty = numerics.entropy(prediction.logits[:, :width], summary)
+        reached = offset[:, None] + jnp.arange(width)[None] < memory.ahead.floor.shape[-1]
+        influence = jnp.where(reached & memory.known[:, None], influence, 0.0)
+        uncertainty = prediction.entropy[:, :width]
 
         def scaled(x: jax.Array) -> jax.Array:
             return numerics.robust_scale(numerics.smooth(x, window), window)
 
         score = scaled(influence) - self.lambda_u * scaled(uncertainty)
-        return Signals(influence, uncertainty, score)
+        return Signals(influence, uncertainty, jnp.where(memory.known[:, None], score, 0.0))
 
 
 def _shift(x: jax.Array, offset: jax.Array, width: int) -> jax.Array:
     """x [B, W, ...] at [offset, offset + width) of each row, clamped to the last entry."""
-    index = jnp.minimum(offset[:, None] + jnp.arange(width), x.shape[1] - 1)
+    index = jnp.minimum(offset[:, None] + jnp.arange(width)[None], x.shape[1] - 1)
     return jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
 
 
 def _fit(current: numerics.Compressed, like: numerics.Compressed) -> numerics.Compressed:
-    """Pads a window that fewer positions were left for to the memory's fixed shape."""
+    """Pads a vocabulary of fewer than K tokens to the memory's fixed shape."""
 
     def pad(x: jax.Array, target: jax.Array) -> jax.Array:
         grow = [(0, want - have) for have, want in zip(x.shape, target.shape, strict=True)]

@@ -1,74 +1,163 @@
-"""What all policies share: they are frozen dataclasses, pytrees, and check their settings when made."""
+"""What a policy is: a frozen, keyword-only dataclass that is a pytree and declares each setting once.
+
+    @policy
+    class ConfidenceThreshold:
+        threshold: float = setting(0.9, low=0, high=1, doc="least confidence of what is committed")
+
+From that one line come the setting's check, whether it is data or static, its option on the command line
+with its help, and its name in a recipe and in a sweep.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 
-_T = TypeVar("_T")
+_Class = TypeVar("_Class", bound=type)
 
 
-def static(*, default: Any = dataclasses.MISSING) -> Any:
-    """A policy's field that shapes depend on: changing it compiles anew. All other fields are data."""
-    return dataclasses.field(default=default, metadata={"static": True})
+class Setting(NamedTuple):
+    """The declaration of one setting."""
+
+    name: str
+    kind: type
+    """float, int, bool or tuple (of integers)."""
+    default: Any
+    """`dataclasses.MISSING` if it must be given."""
+    low: float | None
+    high: float | None
+    doc: str
+
+    def check(self, value: Any) -> None:
+        """Raises ValueError, with the name, the value and what is allowed, unless the value is allowed."""
+        if value is None and self.default is None:
+            return
+        if self.kind is bool:
+            if not isinstance(value, bool):
+                raise ValueError(f"{self.name} must be True or False, got {value!r}")
+        elif self.kind is tuple:
+            if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+                raise ValueError(f"{self.name} must be a tuple of integers, got {value!r}")
+            if not value:
+                raise ValueError(f"{self.name} must hold at least one integer, got ()")
+            for item in value:
+                check_integer(self.name, item, self.low, self.high)
+        elif self.kind is int and not isinstance(value, jax.Array):
+            check_integer(self.name, value, self.low, self.high)
+        else:
+            check_number(self.name, value, self.low, self.high)
+
+    def convert(self, value: Any) -> Any:
+        """A Python number or sequence as the declared kind: 1 and 1.0 are one threshold; arrays stay."""
+        if isinstance(value, (bool, int, float, np.number)) or self.kind is tuple:
+            return self.kind(value)
+        return value
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
-def policy(cls: type[_T]) -> type[_T]:
-    """Makes a class a frozen dataclass and a pytree whose leaves are its data fields.
+def setting(
+    default: Any = dataclasses.MISSING,
+    *,
+    kind: type | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    doc: str = "",
+    static: bool | None = None,
+) -> Any:
+    """Declares a setting of a policy.
 
-    Unlike `jax.tree_util.register_dataclass` it does not run `__post_init__` when JAX rebuilds an
-    instance around tracers or placeholders: only what a person writes is checked.
+    Args:
+      default: None makes the setting optional; without a default it must be given.
+      kind: float, int, bool or tuple (of integers); that of the default if it has one.
+      low: the least allowed value.
+      high: the greatest allowed value.
+      doc: what it means, in a few words: the help of its option.
+      static: shapes may depend on it, and a change of it compiles anew. By default numbers of kind float
+        are data, so that a sweep of them runs one compiled program, and everything else is static.
     """
-    cls = dataclasses.dataclass(frozen=True)(cls)
-    fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # made a dataclass in the line above
-    meta = [field.name for field in fields if field.metadata.get("static", False)]
-    data = [field.name for field in fields if field.name not in meta]
+    kind = type(default) if kind is None else kind
+    static = kind is not float if static is None else static
+    declared = {"kind": kind, "low": low, "high": high, "doc": doc}
+    return dataclasses.field(default=default, metadata={"static": static, "setting": declared})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting, dataclasses.field))
+def policy(cls: _Class) -> _Class:
+    """Makes a class a frozen, keyword-only dataclass and a pytree whose leaves are its data settings.
+
+    Settings are checked when a person makes an instance, and then the class's own `__post_init__` runs;
+    neither happens when JAX rebuilds one around tracers or placeholders.
+    """
+    own_check = cls.__dict__.get("__post_init__")
+
+    def __post_init__(self: Any) -> None:  # noqa: N807 (it becomes the method of that name)
+        for declared in settings_of(cls):
+            value = getattr(self, declared.name)
+            declared.check(value)
+            object.__setattr__(self, declared.name, declared.convert(value))
+        if own_check is not None:
+            own_check(self)
+
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]  # a dataclass calls it
+    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    fields = dataclasses.fields(made)
+    static = tuple(field.name for field in fields if field.metadata.get("static", False))
+    data = tuple(field.name for field in fields if field.name not in static)
 
     def flatten_with_keys(instance: Any) -> Any:
         leaves = [(jax.tree_util.GetAttrKey(name), getattr(instance, name)) for name in data]
-        return leaves, tuple(getattr(instance, name) for name in meta)
+        return leaves, tuple(getattr(instance, name) for name in static)
 
     def unflatten(aux: tuple[Any, ...], leaves: Any) -> Any:
-        instance = object.__new__(cls)
-        for name, value in zip(meta + data, [*aux, *leaves], strict=True):
+        instance = object.__new__(made)
+        for name, value in zip(static + data, [*aux, *leaves], strict=True):
             object.__setattr__(instance, name, value)
         return instance
 
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten)
-    return cls
+    jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten)
+    return made
 
 
-def check_range(name: str, value: Any, low: float | None, high: float | None) -> None:
+@functools.cache
+def settings_of(cls: type) -> tuple[Setting, ...]:
+    """The settings that a policy's class declares, in order."""
+    return tuple(
+        Setting(field.name, default=field.default, **field.metadata["setting"])
+        for field in dataclasses.fields(cls)
+        if "setting" in field.metadata
+    )
+
+
+def check_number(name: str, value: Any, low: float | None, high: float | None) -> None:
     """Raises ValueError unless low <= value <= high; a bound of None is open.
 
     Arrays pass: a traced threshold has no value yet.
     """
-    allowed = _interval(low, high)
-    if isinstance(value, (bool, str)) or value is None:
-        raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
-    if not isinstance(value, (int, float, np.number)):
+    if isinstance(value, (jax.Array, np.ndarray)):
         return
-    below = low is not None and value < low
-    above = high is not None and value > high
-    if math.isnan(value) or below or above:
-        raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
+    good = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not good or math.isnan(value) or _outside(value, low, high):
+        raise ValueError(f"{name} must be a number{_interval(low, high)}, got {value!r}")
 
 
-def check_count(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raises ValueError unless value is a whole number in [low, high]; lengths are always static."""
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < low or (high is not None and value > high):
-        raise ValueError(f"{name} must be a whole number {_interval(low, high)}, got {value!r}")
+def check_integer(name: str, value: Any, low: float | None, high: float | None = None) -> None:
+    """Raises ValueError unless value is an integer in [low, high]; a bound of None is open."""
+    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not good or _outside(value, low, high):
+        raise ValueError(f"{name} must be an integer{_interval(low, high)}, got {value!r}")
+
+
+def _outside(value: Any, low: float | None, high: float | None) -> bool:
+    return (low is not None and value < low) or (high is not None and value > high)
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    # Whole numbers in full: 4294967295 is not 4.29497e+09.
+    # Integers in full: 4294967295 is not 4.29497e+09.
     shown = [f"{bound:g}" if isinstance(bound, float) else str(bound) for bound in (low, high)]
     if low is None:
-        return "(finite or infinite)" if high is None else f"of at most {shown[1]}"
-    return f"of at least {shown[0]}" if high is None else f"in [{shown[0]}, {shown[1]}]"
+        return "" if high is None else f" of at most {shown[1]}"
+    return f" of at least {shown[0]}" if high is None else f" in [{shown[0]}, {shown[1]}]"

@@ -1,14 +1,55 @@
-"""Which token at each position? The most likely one, or one drawn with Gumbel noise."""
+"""What the model says of each position: the head is read a tile of positions at a time.
+
+Logits are large: 256 positions of LLaDA's vocabulary take 130 MB per row. So no array of all of them ever
+exists: a loop computes the logits of one tile after the other and reduces each at once to what the
+policies read. The number of tiles is data: the cost follows what is looked at on this turn.
+"""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from depcap_jax.decoding import numerics
-from depcap_jax.decoding.policy import check_count, check_range, policy, static
-from depcap_jax.decoding.select import Prediction
+from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.policy import policy, setting
+
+BLOCK_TILE, WINDOW_TILE = 16, 64
+"""Positions per tile on a turn inside the blocks, and on one that looks ahead from a block's start."""
+
+
+class Reads(NamedTuple):
+    """What a policy reads of each position beside its token and confidence; only that is computed."""
+
+    entropy: bool = False
+    top_k: int = 0
+    """How many of the most likely tokens `Prediction.top` keeps; 0 for none."""
+    pairs: bool = False
+    """For selections only."""
+
+    def union(self, other: Reads) -> Reads:
+        """What both read."""
+        return Reads(*(max(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
+
+
+class Prediction(NamedTuple):
+    """What the model says of the positions of a window; what was not asked for is None."""
+
+    token: jax.Array
+    """[B, W] int32: y, the token that would be committed."""
+    log_confidence: jax.Array
+    """[B, W] float32: log c, the log-probability of that token; -inf at positions that were not read."""
+    summary: numerics.Summary
+    """[B, W] each: the largest logit, and the mass of all others relative to it."""
+    entropy: jax.Array | None = None
+    """[B, W] float32: H, in nats."""
+    top: numerics.Compressed | None = None
+    """[B, W, K]: the most likely tokens, best first, with their log-probabilities, and one floor for others."""
+    pairs: jax.Array | None = None
+    """[B, W, W] float32: log p_i(y_j), what position i thinks of the token of position j."""
 
 
 @policy
@@ -18,22 +59,17 @@ class Sampling:
     It chooses the token only: a token's confidence stays its probability under the model itself.
     """
 
-    temperature: float | jax.Array = 1.0
-    top_p: float | jax.Array | None = None
-    top_k: int | None = static(default=None)
+    temperature: float | jax.Array = setting(1.0, low=0, doc="0 takes the most likely token")
+    top_p: float | jax.Array | None = setting(
+        None, kind=float, low=0, high=1, doc="draw from the fewest tokens that have this much probability"
+    )
+    top_k: int | None = setting(None, kind=int, low=1, doc="draw from this many most likely tokens")
 
-    def __post_init__(self) -> None:
-        check_range("temperature", self.temperature, 0.0, None)
-        if self.top_p is not None:
-            check_range("top_p", self.top_p, 0.0, 1.0)
-        if self.top_k is not None:
-            check_count("top_k", self.top_k, 1)
-
-    def __call__(self, logits: jax.Array, key: jax.Array, step: jax.Array, position: jax.Array) -> jax.Array:
-        """Tokens [B, W] drawn from logits [B, W, V], by keys [B], steps [B] and positions [B, W].
+    def __call__(self, logits: jax.Array, draw: Draw, position: jax.Array) -> jax.Array:
+        """Tokens [B, W] drawn from logits [B, W, V] at canvas positions [B, W].
 
         The noise belongs to the row's key, its step and the position, so a row draws the same tokens
-        whatever stands beside it and whatever the window's width.
+        whatever stands beside it and whatever the tile.
         """
         scaled = logits / jnp.maximum(self.temperature, 1e-6)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
@@ -47,7 +83,14 @@ class Sampling:
             position_keys = jax.vmap(jax.random.fold_in, (None, 0))(step_key, row_position)
             return jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[-1:], jnp.float32))(position_keys)
 
-        return numerics.argmax(scaled + jax.vmap(noise)(key, step, position))
+        return numerics.argmax(scaled + jax.vmap(noise)(draw.key, draw.step, position))
+
+
+class Draw(NamedTuple):
+    """What the noise of a pass belongs to, beside the position."""
+
+    key: Any  # [B] random keys, or None without sampling
+    step: jax.Array  # [B] int32: the row's passes so far
 
 
 def _in_nucleus(logits: jax.Array, top_p: float | jax.Array) -> jax.Array:
@@ -55,31 +98,119 @@ def _in_nucleus(logits: jax.Array, top_p: float | jax.Array) -> jax.Array:
     order = jnp.argsort(-logits, axis=-1)
     probs = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
     before = jnp.cumsum(probs, axis=-1) - probs
-    keep = (before < top_p) | (jnp.arange(logits.shape[-1]) == 0)
-    return jnp.take_along_axis(keep, jnp.argsort(order, axis=-1), axis=-1)
+    first = lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == 0
+    return jnp.take_along_axis((before < top_p) | first, jnp.argsort(order, axis=-1), axis=-1)
 
 
 def predict(
+    model: DiffusionLM,
     logits: jax.Array,
-    vocab_size: int,
-    mask_token_id: int,
-    sampling: Sampling | None,
-    key: jax.Array | None,
-    step: jax.Array,
     position: jax.Array,
-) -> Prediction:
-    """The token to commit at each window position, and how confident the model is of it.
+    *asked: Reads,
+    sampling: Sampling | None = None,
+    draw: Draw | None = None,
+) -> tuple[Prediction, ...]:
+    """Reduces logits [B, W, V] of canvas positions [B, W] to one prediction for each that asks.
 
     The mask id and the embedding's padding rows are never chosen, but keep their part of the
     distribution: a model that insists on them is not confident of anything else.
     """
     summary = numerics.summarise(logits)
     ids = lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2)
-    choosable = jnp.where((ids == mask_token_id) | (ids >= vocab_size), -jnp.inf, logits)
-    if sampling is None:
+    banned = (ids == model.config.mask_token_id) | (ids >= model.config.vocab_size)
+    choosable = jnp.where(banned, -jnp.inf, logits)
+    if sampling is None or draw is None:
         token = numerics.argmax(choosable)
     else:
-        assert key is not None
-        token = sampling(choosable, key, step, position)
+        token = sampling(choosable, draw, position)
     logit = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
-    return Prediction(logits, summary, token.astype(jnp.int32), summary.log_confidence(logit))
+    return tuple(
+        Prediction(
+            token,
+            summary.log_confidence(logit),
+            summary,
+            numerics.entropy(logits, summary) if reads.entropy else None,
+            numerics.compress(logits, summary, reads.top_k) if reads.top_k else None,
+        )
+        for reads in asked
+    )
+
+
+class Glance(NamedTuple):
+    """How far a turn looks, and what for."""
+
+    ahead: jax.Array  # [] bool: some row asks the partition, which reads the whole window
+    count: jax.Array  # [] int32: positions from the windows' starts that some row looks at
+    select: Reads  # on every turn
+    partition: Reads  # on turns that look ahead
+
+
+def read_head(
+    model: DiffusionLM,
+    hidden: jax.Array,
+    position: jax.Array,
+    glance: Glance,
+    *,
+    sampling: Sampling | None,
+    draw: Draw,
+) -> tuple[Prediction, Prediction]:
+    """What the selection reads, and what the partition reads, of the first `glance.count` positions.
+
+    Args:
+      model: its head.
+      hidden: [B, W, D] the hidden states that predict the window.
+      position: [B, W] the canvas positions of the window.
+      glance: what to read. On a turn that does not look ahead the second prediction is not filled in.
+      sampling: how tokens are drawn; None takes the most likely one.
+      draw: for sampling.
+    """
+    width = hidden.shape[1]
+
+    def read(start: jax.Array, size: int, *asked: Reads) -> tuple[Prediction, ...]:
+        part, where = (lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (hidden, position))
+        return predict(model, model.logits(part), where, *asked, sampling=sampling, draw=draw)
+
+    def loop(size: int, on: jax.Array, predictions: Any, *asked: Reads) -> Any:
+        """Fills in the predictions tile by tile, if `on`; the last tile may overlap the one before it."""
+        size = min(size, width)
+
+        def body(index: jax.Array, whole: Any) -> Any:
+            start = jnp.minimum(index * size, width - size)
+            return jax.tree.map(
+                lambda old, new: lax.dynamic_update_slice_in_dim(old, new, start, axis=1),
+                whole,
+                read(start, size, *asked),
+            )
+
+        tiles = jnp.where(on, (glance.count + size - 1) // size, 0)
+        return lax.fori_loop(0, tiles, body, predictions)
+
+    shapes = jax.eval_shape(lambda: read(jnp.int32(0), width, glance.select, glance.partition))
+    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    both = loop(WINDOW_TILE, glance.ahead, empty, glance.select, glance.partition)
+    (near,) = loop(BLOCK_TILE, ~glance.ahead, both[:1], glance.select)
+    unread = lax.broadcasted_iota(jnp.int32, near.token.shape, 1) >= glance.count
+
+    def close(prediction: Prediction) -> Prediction:
+        return prediction._replace(log_confidence=jnp.where(unread, -jnp.inf, prediction.log_confidence))
+
+    return close(near), close(both[1])
+
+
+def read_pairs(model: DiffusionLM, hidden: jax.Array, prediction: Prediction, count: jax.Array) -> jax.Array:
+    """log p_i(y_j) [B, W, W] for the first `count` positions j, in tiles of them; zeros beyond.
+
+    A product of the hidden states [B, W, D] with the head's columns of the chosen tokens.
+    """
+    width = hidden.shape[1]
+    size = min(BLOCK_TILE, width)
+    summary = numerics.Summary(*(field[..., None] for field in prediction.summary))
+
+    def body(index: jax.Array, pairs: jax.Array) -> jax.Array:
+        start = jnp.minimum(index * size, width - size)
+        tokens = lax.dynamic_slice_in_dim(prediction.token, start, size, axis=1)
+        log_p = summary.log_prob(model.token_logits(hidden, tokens))
+        return lax.dynamic_update_slice_in_dim(pairs, log_p, start, axis=2)
+
+    empty = jnp.zeros((*prediction.token.shape, width), jnp.float32)
+    return lax.fori_loop(0, (count + size - 1) // size, body, empty)

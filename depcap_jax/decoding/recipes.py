@@ -1,14 +1,20 @@
-"""How to decode: a partition, a selection and a cache; and the paper's rows as named recipes."""
+"""How to decode: a partition, a selection and a cache; and the rows of the paper's tables by name.
+
+A recipe is a function whose arguments are the settings of its policies: `depcap(l_max=64,
+cache=DualCache())`. `recipe(name, ...)` is the one door for names that come from outside: a command line,
+a file, a sweep.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from depcap_jax.decoding.caching import Cache, DualCache, NoCache, PrefixCache, Sizes
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Partition
-from depcap_jax.decoding.policy import check_count, policy, static
+from depcap_jax.decoding.policy import Setting, policy, setting, settings_of
 from depcap_jax.decoding.prediction import Sampling
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne
 
@@ -28,58 +34,157 @@ class DecodeConfig:
     """What is recomputed, what is reused?"""
     sampling: Sampling | None = None
     """How tokens are drawn; None takes the most likely one."""
-    gen_length: int = static(default=256)
-    """Positions of the answer."""
-    stop_at_eos: bool = static(default=True)
-    """End a row once its answer has reached an end-of-text token with nothing open before it."""
+    gen_length: int = setting(256, low=1, doc="positions of an answer")
+    stop_at_eos: bool = setting(True, doc="end an answer at its end-of-text token, or fill all of it")
 
     def __post_init__(self) -> None:
-        for name, example in (
-            ("partition", "DepGABlocks()"),
-            ("select", "TopOne()"),
-            ("cache", "DualCache()"),
-        ):
+        examples = {"partition": "DepGABlocks()", "select": "TopOne()", "cache": "DualCache()"}
+        for name, example in examples.items():
             value = getattr(self, name)
-            if value is None or isinstance(value, (str, type)):
+            if isinstance(value, type) or not callable(value):
                 raise ValueError(f"{name} must be a policy, such as {example}, got {value!r}")
-        check_count("gen_length", self.gen_length, 1)
-        if not isinstance(self.stop_at_eos, bool):
-            raise ValueError(f"stop_at_eos must be True or False, got {self.stop_at_eos!r}")
 
     @property
     def sizes(self) -> Sizes:
         """The lengths that shapes depend on."""
-        shortest, longest = self.partition.lengths(self.gen_length)
-        window = max(self.partition.window(self.gen_length), longest)
-        return Sizes(self.gen_length, shortest, longest, window)
+        shortest, longest, window = self.partition.lengths(self.gen_length)
+        return Sizes(self.gen_length, shortest, longest, max(window, longest))
 
 
-_RECIPES: Mapping[str, tuple[type[Partition], type[Select]]] = {
-    "vanilla": (FixedBlocks, TopOne),
-    "confidence": (FixedBlocks, ConfidenceThreshold),
-    "factor": (FixedBlocks, FactorThreshold),
-    "adablock": (AdaBlocks, ConfidenceThreshold),
-    "depga": (DepGABlocks, ConfidenceThreshold),
-    "cap": (FixedBlocks, ConflictFree),
-    "depcap": (DepGABlocks, ConflictFree),
+class Common(TypedDict, total=False):
+    """The settings that every recipe has."""
+
+    cache: Cache
+    gen_length: int
+    stop_at_eos: bool
+    temperature: float
+    top_p: float | None
+    top_k: int | None
+
+
+def vanilla(*, block_length: int = FixedBlocks.block_length, **common: Unpack[Common]) -> DecodeConfig:
+    """LLaDA's own decoding: the most confident position of the block on each pass."""
+    return _compose(FixedBlocks, TopOne, locals())
+
+
+def confidence(
+    *,
+    block_length: int = FixedBlocks.block_length,
+    threshold: float = ConfidenceThreshold.threshold,
+    **common: Unpack[Common],
+) -> DecodeConfig:
+    """Fast-dLLM with a threshold: all positions of the block that are confident enough."""
+    return _compose(FixedBlocks, ConfidenceThreshold, locals())
+
+
+def factor(
+    *,
+    block_length: int = FixedBlocks.block_length,
+    factor: float = FactorThreshold.factor,
+    **common: Unpack[Common],
+) -> DecodeConfig:
+    """Fast-dLLM with a factor: the more positions, the more confident they must be."""
+    return _compose(FixedBlocks, FactorThreshold, locals())
+
+
+def adablock(
+    *,
+    delimiter_ids: tuple[int, ...],
+    default_block_length: int = AdaBlocks.default_block_length,
+    delimiter_threshold: float = AdaBlocks.delimiter_threshold,
+    threshold: float = ConfidenceThreshold.threshold,
+    **common: Unpack[Common],
+) -> DecodeConfig:
+    """AdaBlock: blocks that end with a delimiter, usually a line break."""
+    return _compose(AdaBlocks, ConfidenceThreshold, locals())
+
+
+def depga(
+    *,
+    l_min: int = DepGABlocks.l_min,
+    l_max: int = DepGABlocks.l_max,
+    top_k_cache: int = DepGABlocks.top_k_cache,
+    lambda_u: float = DepGABlocks.lambda_u,
+    certainty_floor: float = DepGABlocks.certainty_floor,
+    threshold: float = ConfidenceThreshold.threshold,
+    **common: Unpack[Common],
+) -> DecodeConfig:
+    """DepGA-Block with a threshold: the paper's partition alone."""
+    return _compose(DepGABlocks, ConfidenceThreshold, locals())
+
+
+def cap(
+    *,
+    block_length: int = FixedBlocks.block_length,
+    tau_low: float = ConflictFree.tau_low,
+    tau_high: float = ConflictFree.tau_high,
+    gamma: float = ConflictFree.gamma,
+    **common: Unpack[Common],
+) -> DecodeConfig:
+    """CAP-Decoding in fixed blocks: the paper's selection alone."""
+    return _compose(FixedBlocks, ConflictFree, locals())
+
+
+def depcap(
+    *,
+    l_min: int = DepGABlocks.l_min,
+    l_max: int = DepGABlocks.l_max,
+    top_k_cache: int = DepGABlocks.top_k_cache,
+    lambda_u: float = DepGABlocks.lambda_u,
+    certainty_floor: float = DepGABlocks.certainty_floor,
+    tau_low: float = ConflictFree.tau_low,
+    tau_high: float = ConflictFree.tau_high,
+    gamma: float = ConflictFree.gamma,
+    **common: Unpack[Common],
+) -> DecodeConfig:
+    """DepCap: DepGA-Block with CAP-Decoding."""
+    return _compose(DepGABlocks, ConflictFree, locals())
+
+
+def _compose(partition: type[Any], select: type[Any], given: Mapping[str, Any]) -> DecodeConfig:
+    """The decoder of two policies whose settings are among the arguments `given` to a recipe."""
+    settings = {**given, **given["common"]}
+
+    def build(part: type[Any]) -> Any:
+        names = [declared.name for declared in settings_of(part)]
+        return part(**{name: settings[name] for name in names if name in settings})
+
+    common = {name: settings[name] for name in ("cache", "gen_length", "stop_at_eos") if name in settings}
+    settings.setdefault("temperature", 0.0)
+    sampling = build(Sampling)
+    # Python's 0 takes the most likely token without drawing noise; a traced temperature always draws.
+    greedy = isinstance(sampling.temperature, float) and sampling.temperature == 0
+    return DecodeConfig(
+        partition=build(partition), select=build(select), sampling=None if greedy else sampling, **common
+    )
+
+
+_RECIPES: Mapping[str, Callable[..., DecodeConfig]] = {
+    function.__name__: function for function in (vanilla, confidence, factor, adablock, depga, cap, depcap)
 }
-"""The rows of the paper's tables: how blocks are cut, and what is committed together."""
-
 _CACHES: Mapping[str, Callable[[], Cache]] = {"none": NoCache, "prefix": PrefixCache, "dual": DualCache}
 
-_COMMON = ("cache", "gen_length", "stop_at_eos", "temperature", "top_p", "top_k")
-
 RECIPES = tuple(_RECIPES)
-"""The names that `recipe` knows."""
+"""The names that `recipe` knows: the rows of the paper's tables."""
 
 CACHES = tuple(_CACHES)
 """The names that its setting `cache` knows."""
 
+SETTINGS: Mapping[str, Setting] = {
+    declared.name: declared
+    for part in (
+        *(FixedBlocks, AdaBlocks, DepGABlocks),
+        *(ConfidenceThreshold, FactorThreshold, ConflictFree),
+        *(Sampling, DecodeConfig),
+    )
+    for declared in settings_of(part)
+}
+"""Every setting of every recipe, but for the cache, by its name."""
+
 
 def recipe_settings(name: str) -> tuple[str, ...]:
-    """The settings that `recipe(name, ...)` takes."""
-    partition, select = _parts(name)
-    return (*_fields(partition), *_fields(select), *_COMMON)
+    """The names of the settings that `recipe(name, ...)` takes."""
+    return (*(n for n in inspect.signature(_find(name)).parameters if n != "common"), *Common.__annotations__)
 
 
 def recipe(name: str, **settings: Any) -> DecodeConfig:
@@ -87,46 +192,32 @@ def recipe(name: str, **settings: Any) -> DecodeConfig:
 
     Args:
       name: one of `RECIPES`.
-      **settings: see `recipe_settings(name)`. `cache` is "none", "prefix" or "dual"; `temperature` 0 (the
-        default) takes the most likely token. `adablock` needs `delimiter_ids`, the ids of "\\n".
+      **settings: see `recipe_settings(name)`. `cache` is a policy, or "none", "prefix" or "dual";
+        `temperature` 0 (the default) takes the most likely token. `adablock` needs `delimiter_ids`, the ids
+        of "\\n".
 
     Raises:
       ValueError: naming the setting or value that is wrong, and what is allowed.
     """
-    partition, select = _parts(name)
-    known = recipe_settings(name)
-    for setting, value in settings.items():
-        if setting not in known:
-            raise ValueError(f"recipe {name!r} has no setting {setting!r}; it has: {', '.join(known)}")
-        if value is None and setting not in ("top_p", "top_k"):
-            raise ValueError(f"{setting} must not be None; leave it out for its default")
+    make, known = _find(name), recipe_settings(name)
+    for given, value in settings.items():
+        if given not in known:
+            raise ValueError(f"recipe {name!r} has no setting {given!r}; it has: {', '.join(known)}")
+        if value is None and given not in ("top_p", "top_k"):
+            raise ValueError(f"{given} must not be None; leave it out for its default")
     if "delimiter_ids" in known and "delimiter_ids" not in settings:
         raise ValueError(
             f'recipe {name!r} needs delimiter_ids: the token ids of the delimiter, usually "\\n"'
         )
     cache = settings.get("cache", "none")
-    if not isinstance(cache, str) or cache not in _CACHES:
-        raise ValueError(f"cache must be one of {', '.join(map(repr, _CACHES))}, got {cache!r}")
-
-    def build(part: type[Any]) -> Any:
-        return part(**{field: settings[field] for field in _fields(part) if field in settings})
-
-    common = {key: settings[key] for key in ("gen_length", "stop_at_eos") if key in settings}
-    return DecodeConfig(build(partition), build(select), _CACHES[cache](), _sampling(settings), **common)
+    if isinstance(cache, str):
+        if cache not in _CACHES:
+            raise ValueError(f"cache must be one of {', '.join(map(repr, _CACHES))}, got {cache!r}")
+        settings["cache"] = _CACHES[cache]()
+    return make(**settings)
 
 
-def _parts(name: str) -> tuple[type[Partition], type[Select]]:
+def _find(name: str) -> Callable[..., DecodeConfig]:
     if not isinstance(name, str) or name not in _RECIPES:
         raise ValueError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
     return _RECIPES[name]
-
-
-def _fields(part: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(part))
-
-
-def _sampling(settings: Mapping[str, Any]) -> Sampling | None:
-    sampling = Sampling(settings.get("temperature", 0.0), settings.get("top_p"), settings.get("top_k"))
-    # Python's 0 takes the most likely token without drawing noise; a traced temperature always draws.
-    greedy = isinstance(sampling.temperature, (int, float)) and sampling.temperature == 0
-    return None if greedy else sampling

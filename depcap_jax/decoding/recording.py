@@ -1,162 +1,153 @@
-"""A decode that is recorded while it runs: the loop of `decode`, with fixed-shape buffers beside the state.
+"""A decode that is recorded while it runs: the loop, with fixed-shape buffers beside the state.
 
-The recorder looks at the very numbers that each turn decides on and writes them where the row's pass and
-the position in the answer say; a decode that is not recorded has no part of this in its program.
-Axis letters: B rows, G answer positions, F forward passes, W window positions, L positions of the longest
-block, N blocks, A alternatives.
+Each turn tells what it looked at and decided, and what its policies tell of it (`Turn`). The recorder
+writes that where the row's pass and the position in the answer say, whatever it is: it knows no policy. A
+decode that is not recorded has no part of this in its program.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import NamedTuple
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from depcap_jax.decoding import numerics
-from depcap_jax.decoding.loop import Turn, is_live, observed_step
-from depcap_jax.decoding.partition import DepGABlocks, Signals
+from depcap_jax.decoding.loop import Turn, decode_step, is_live
+from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.prediction import Reads
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.select import ConflictFree
-from depcap_jax.decoding.state import DecodeState, DiffusionLM, Trace, window_at
+from depcap_jax.decoding.state import DecodeState
 
 ALTERNATIVES = 5
 """How many of the most likely tokens are kept of each committed position."""
 
+_READS = Reads(top_k=ALTERNATIVES)
 
-class _Seen(NamedTuple):
-    """What one turn saw of the `longest` positions from each block's start."""
 
-    confidence: jax.Array  # [B, L] float32, NaN where there is no candidate
-    guess: jax.Array  # [B, L] int32, -1 where there is no candidate
-    alternatives: jax.Array  # [B, L, A] int32
-    alternative_confidence: jax.Array  # [B, L, A] float32
-    signals: Signals | None  # [B, W] each
-    conflicts: jax.Array | None  # [B, L, ceil(L / 8)] uint8
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """What every pass looked at; what it did is in the `DecodeResult` around it.
+
+    Positions are counted from the answer's start. F is `gen_length`, the most passes that a row can take.
+    A is the number of alternatives.
+    """
+
+    confidence: jax.Array
+    """[B, F, G] float32: the probability of the token that each candidate (open, inside the block) would be
+    committed with; 0 where there is no candidate."""
+    guess: jax.Array
+    """[B, F, G] int32: that token; -1 where there is no candidate."""
+    alternatives: jax.Array
+    """[B, G, A] int32: the most likely tokens at the pass that committed the position, best first; -1 if
+    none did."""
+    alternative_confidence: jax.Array
+    """[B, G, A] float32: their probabilities; 0 if no pass committed the position."""
+    block_starts: jax.Array
+    """[B, N] int32: where each block begins, beside `DecodeResult.block_sizes`; -1 beyond the last one."""
+    block_passes: jax.Array
+    """[B, N] int32: the pass, from 1, at which it was begun; 0 beyond the last one."""
+    partition: Any
+    """What the partition told at each pass: its own pytree, each leaf [B, F, ...]."""
+    select: Any
+    """What the selection told at each pass. Flags over pairs of positions are `PackedFlags`."""
+    cache: Any
+    """What the cache told at each pass."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PackedFlags:
+    """Flags, eight to a byte along the last axis: 128 x 128 of them at each of 256 passes fill 0.5 MB."""
+
+    bits: jax.Array
+    size: int = dataclasses.field(metadata={"static": True})
+    """Flags along the last axis."""
+
+    def unpack(self) -> np.ndarray:
+        """The flags themselves, on the host."""
+        return np.unpackbits(np.asarray(self.bits), axis=-1, count=self.size).astype(bool)
 
 
 def decode_traced(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> tuple[DecodeState, Trace]:
-    """`decode`, and what each of its passes saw: the same tokens and counts, by the same program.
+    """`decode`, and what each of its passes looked at: the same tokens and counts.
 
-    It holds 8 bytes for each pass and position, and with `ConflictFree` one bit for each pass and pair of
-    positions of a block: about 1 MB a row at the paper's lengths.
+    It holds 8 bytes for each pass and position, and what the policies tell: for DepCap at the paper's
+    lengths about 1.5 MB per row.
     """
-    observe = functools.partial(_observe, config)
 
     def turn(carry: tuple[DecodeState, Trace]) -> tuple[DecodeState, Trace]:
         before, trace = carry
-        after, seen = observed_step(model, before, config, observe)
-        return after, _write(trace, seen, before, after)
+        after, told = decode_step(model, before, config, reads=_READS)
+        return after, _write(trace, told, before, after)
 
     return lax.while_loop(
-        lambda carry: jnp.any(is_live(model, carry[0], config)), turn, (state, _empty(state, config))
+        lambda carry: jnp.any(is_live(model, carry[0], config)), turn, (state, _empty(model, state, config))
     )
 
 
-def _empty(state: DecodeState, config: DecodeConfig) -> Trace:
-    batch, length, longest = state.tokens.shape[0], config.gen_length, config.sizes.longest
-    num_blocks = state.block_sizes.shape[1]
-    passes, kept = (batch, length, length), (batch, length, ALTERNATIVES)
-    signals = None
-    if isinstance(config.partition, DepGABlocks):
-        window = (batch, num_blocks, min(config.partition.l_max, length))
-        signals = Signals(*(jnp.full(window, jnp.nan, jnp.float32) for _ in Signals._fields))
-    conflicts = None
-    if isinstance(config.select, ConflictFree):
-        conflicts = jnp.zeros((batch, length, longest, -(-longest // 8)), jnp.uint8)
+def _empty(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Trace:
+    batch, length, num_blocks = len(state.tokens), config.gen_length, state.block_sizes.shape[1]
+    turn = jax.eval_shape(lambda: decode_step(model, state, config, reads=_READS)[1])
+    assert turn.prediction.top is not None
+    kept = (batch, length, min(turn.prediction.top.ids.shape[-1], ALTERNATIVES))
+
+    def per_pass(told: Any) -> Any:
+        shapes = jax.eval_shape(_pack, told)
+        return jax.tree.map(lambda leaf: jnp.zeros((batch, length, *leaf.shape[1:]), leaf.dtype), shapes)
+
     return Trace(
-        confidence=jnp.full(passes, jnp.nan, jnp.float32),
-        guess=jnp.full(passes, -1, jnp.int32),
+        confidence=jnp.zeros((batch, length, length), jnp.float32),
+        guess=jnp.full((batch, length, length), -1, jnp.int32),
         alternatives=jnp.full(kept, -1, jnp.int32),
-        alternative_confidence=jnp.full(kept, jnp.nan, jnp.float32),
+        alternative_confidence=jnp.zeros(kept, jnp.float32),
         block_starts=jnp.full((batch, num_blocks), -1, jnp.int32),
         block_passes=jnp.zeros((batch, num_blocks), jnp.int32),
-        signals=signals,
-        conflicts=conflicts,
+        partition=per_pass(turn.partition),
+        select=per_pass(turn.select),
+        cache=per_pass(turn.cache),
     )
 
 
-def _observe(config: DecodeConfig, state: DecodeState, turn: Turn) -> _Seen:
-    """Brings what a turn saw to fixed shapes: that of the longest block, and that of the signals' window."""
-    longest = config.sizes.longest
-    prediction, candidates = turn.prediction, turn.candidates
-    ids = numerics.top_k(prediction.logits, min(ALTERNATIVES, prediction.logits.shape[-1]))[1]
-    logit = jnp.take_along_axis(prediction.logits, ids, axis=-1)
-    summary = numerics.Summary(*(field[..., None] for field in prediction.summary))
-    conflicts = None
-    if isinstance(config.select, ConflictFree):
-        graph = config.select.graph(prediction, candidates)
-        edges = graph.conflict & graph.pool[:, :, None] & graph.pool[:, None, :]
-        conflicts = jnp.packbits(_fit(edges, (longest, longest), False), axis=-1)
-    return _Seen(
-        confidence=_fit(
-            jnp.where(candidates, jnp.exp(prediction.log_confidence), jnp.nan), (longest,), jnp.nan
-        ),
-        guess=_fit(jnp.where(candidates, prediction.token, -1), (longest,), -1),
-        alternatives=_fit(ids, (longest, ALTERNATIVES), -1),
-        alternative_confidence=_fit(jnp.exp(summary.log_prob(logit)), (longest, ALTERNATIVES), jnp.nan),
-        signals=_signals(config, state, turn),
-        conflicts=conflicts,
-    )
+def _write(trace: Trace, turn: Turn, before: DecodeState, after: DecodeState) -> Trace:
+    """Puts what a turn told in its place: the row's pass, the position in the answer, the block."""
+    batch, length, longest = trace.guess.shape[0], trace.guess.shape[2], turn.candidates.shape[1]
+    row = jnp.arange(batch, dtype=jnp.int32)
+    position = turn.start[:, None] + jnp.arange(longest, dtype=jnp.int32)[None]
+    # An index out of range is dropped: of rows that take no part, and where there is no candidate.
+    step = jnp.where(turn.active, before.nfe, length)
+    at_pass = (row[:, None], step[:, None], jnp.where(turn.candidates, position, length))
+    at_position = (row[:, None], jnp.where(turn.taken, position, length))
+    at_block = (row, jnp.where(turn.asked, before.num_blocks, trace.block_starts.shape[1]))
+    top: Any = turn.prediction.top
 
+    def per_pass(old: Any, told: Any) -> Any:
+        return jax.tree.map(lambda o, n: o.at[row, step].set(n, mode="drop"), old, _pack(told))
 
-def _signals(config: DecodeConfig, state: DecodeState, turn: Turn) -> Signals | None:
-    """DepGA's signals as the rule itself computes them, NaN where it does not look at them."""
-    rule = config.partition
-    if not isinstance(rule, DepGABlocks):
-        return None
-    width = min(rule.l_max, config.gen_length)
-    if turn.remaining is None:
-        nothing = jnp.full((state.tokens.shape[0], width), jnp.nan, jnp.float32)
-        return Signals(nothing, nothing, nothing)
-    current = numerics.compress(turn.prediction.logits, turn.prediction.summary, rule.top_k_cache)
-    found = rule.signals(turn.prediction, current, state.block_start, turn.remaining, turn.memory)
-    inside = jnp.arange(found.score.shape[-1]) < jnp.minimum(turn.remaining, rule.l_max)[:, None]
-    known = inside & turn.memory.seen[:, None]  # before the first block there is no influence
-
-    def kept(x: jax.Array, where: jax.Array) -> jax.Array:
-        return _fit(jnp.where(where, x, jnp.nan), (width,), jnp.nan)
-
-    return Signals(kept(found.influence, known), kept(found.uncertainty, inside), kept(found.score, known))
-
-
-def _write(trace: Trace, seen: _Seen, before: DecodeState, after: DecodeState) -> Trace:
-    """Puts what was seen in its place: the row's pass, the position in the answer, the block."""
-    length, longest = trace.guess.shape[2], seen.guess.shape[1]
-    row = jnp.arange(trace.guess.shape[0])
-    first = after.block_start - after.answer_start
-    position = first[:, None] + jnp.arange(longest)
-    # An index out of range is dropped: of rows that wait, and where there is no candidate.
-    step = jnp.where(after.nfe > before.nfe, before.nfe, length)
-    at_pass = (row[:, None], step[:, None], jnp.where(seen.guess >= 0, position, length))
-    committed = window_at(before.open & ~after.open, after.block_start, longest, False)
-    at_position = (row[:, None], jnp.where(committed, position, length))
-    opened = after.num_blocks > before.num_blocks
-    at_block = (row, jnp.where(opened, before.num_blocks, trace.block_starts.shape[1]))
-    signals, conflicts = trace.signals, trace.conflicts
-    if signals is not None:
-        pairs = zip(signals, seen.signals or (), strict=True)
-        signals = Signals(*(old.at[at_block].set(new, mode="drop") for old, new in pairs))
-    if conflicts is not None:
-        conflicts = conflicts.at[row, step].set(seen.conflicts, mode="drop")
     return Trace(
-        confidence=trace.confidence.at[at_pass].set(seen.confidence, mode="drop"),
-        guess=trace.guess.at[at_pass].set(seen.guess, mode="drop"),
-        alternatives=trace.alternatives.at[at_position].set(seen.alternatives, mode="drop"),
+        confidence=trace.confidence.at[at_pass].set(jnp.exp(turn.prediction.log_confidence), mode="drop"),
+        guess=trace.guess.at[at_pass].set(turn.prediction.token, mode="drop"),
+        alternatives=trace.alternatives.at[at_position].set(top.ids[..., :ALTERNATIVES], mode="drop"),
         alternative_confidence=trace.alternative_confidence.at[at_position].set(
-            seen.alternative_confidence, mode="drop"
+            jnp.exp(top.log_p[..., :ALTERNATIVES]), mode="drop"
         ),
-        block_starts=trace.block_starts.at[at_block].set(first, mode="drop"),
+        block_starts=trace.block_starts.at[at_block].set(turn.start, mode="drop"),
         block_passes=trace.block_passes.at[at_block].set(after.nfe, mode="drop"),
-        signals=signals,
-        conflicts=conflicts,
+        partition=per_pass(trace.partition, turn.partition),
+        select=per_pass(trace.select, turn.select),
+        cache=per_pass(trace.cache, turn.cache),
     )
 
 
-def _fit(x: jax.Array, shape: tuple[int, ...], fill: float) -> jax.Array:
-    """x [B, ...] cut or padded with `fill` to [B, *shape]."""
-    x = x[(slice(None), *(slice(size) for size in shape))]
-    grow = [(0, want - have) for have, want in zip(x.shape[1:], shape, strict=True)]
-    return jnp.pad(x, [(0, 0), *grow], constant_values=fill)
+def _pack(told: Any) -> Any:
+    """Flags over more than one axis beside the batch become `PackedFlags`; the rest stays."""
+
+    def pack(leaf: jax.Array) -> Any:
+        if leaf.dtype != bool or leaf.ndim < 3:
+            return leaf
+        return PackedFlags(jnp.packbits(leaf, axis=-1), leaf.shape[-1])
+
+    return jax.tree.map(pack, told)

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from depcap_jax.decoding.caching import BlockCache
+from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, TopOne
-from depcap_jax.decoding.state import DiffusionLM
 
 
 @dataclasses.dataclass
 class EagerResult:
-    """What `decode_eagerly` found; the fields of `DecodeResult`, for one row."""
+    """What `decode_eagerly` returns: the fields of `DecodeResult`, for one row."""
 
     tokens: list[int]
     nfe: int
@@ -68,7 +68,8 @@ class _EagerCache:
 
     def __init__(self, model: DiffusionLM, policy: Any, length: int):
         self.model, self.policy = model, policy
-        self.kv = policy.init(model, 1, length)
+        memory = policy.init(model, 1, length)
+        self.kv = None if memory is None else memory.kv
         self.since_refresh = 0
 
     def logits(self, tokens: np.ndarray, t: int, block_end: int, at_start: bool) -> np.ndarray:
@@ -84,7 +85,7 @@ class _EagerCache:
                 )
             self.since_refresh = 1 if renewed.all() else self.since_refresh + 1
         logits, self.kv = _forward(self.model, tokens[None], self.kv, renewed[None])
-        source = np.maximum(position[t:] - int(self.model.config.predicts_next), 0)
+        source = np.asarray(self.model.source(jnp.asarray(position[t:])))
         return np.asarray(logits[0], np.float64)[source]
 
 

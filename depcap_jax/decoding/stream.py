@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from depcap_jax.decoding.generate import start
-from depcap_jax.decoding.loop import Turn, is_live, observed_step
+from depcap_jax.decoding.generate import row_keys, start
+from depcap_jax.decoding.loop import decode_step, is_live
+from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DecodeError, DecodeState, DiffusionLM, Status
+from depcap_jax.decoding.state import DecodeError, DecodeState, Status, window_at
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """An answer on its way. Axis letter: G answer positions."""
+    """An answer on its way."""
 
     tokens: np.ndarray
     """[G] int32: ids; the mask id where a position is still open."""
@@ -49,25 +52,34 @@ def stream(
       key: one key, for sampling.
 
     Raises:
+      ValueError: if the decoder samples and there is no key.
       DecodeError: if the row does not end well; what was decoded until then has been told.
     """
-    keys = None if key is None or config.sampling is None else key[None]
+    keys = row_keys(key, 1, config)
     state, live = _begin(model, jnp.asarray(prompt_ids)[None], jnp.array([prompt_length]), config, keys)
-    confidence = np.full(config.gen_length, np.nan, np.float32)
+    confidence, status = np.full(config.gen_length, np.nan, np.float32), int(state.status[0])
     while bool(live):
-        state, live, seen = _turn(model, state, config)
-        tokens, steps = (
-            np.asarray(x[0])[prompt_length : prompt_length + config.gen_length]
-            for x in (state.tokens, state.commit_step)
-        )
-        block = (int(state.block_start[0]) - prompt_length, int(state.block_end[0]) - prompt_length)
-        nfe = int(state.nfe[0])
-        fresh = np.flatnonzero(steps == nfe)
-        confidence = confidence.copy()
-        confidence[fresh] = np.asarray(seen[0])[fresh - block[0]]
-        yield Snapshot(tokens, steps, confidence, block, nfe)
-    if int(state.status[0]) != Status.OK:
-        raise DecodeError(Status(int(state.status[0])).message)
+        state, news = _turn(model, state, config)
+        told = jax.device_get(news)  # all that is read of a turn comes at once
+        confidence = np.where(told.commit_step == told.nfe, told.confidence, confidence)
+        live, status = told.live, int(told.status)
+        block = (int(told.block_start), int(told.block_end))
+        yield Snapshot(told.tokens, told.commit_step, confidence, block, int(told.nfe))
+    if status != Status.OK:
+        raise DecodeError(Status(status).message)
+
+
+class _News(NamedTuple):
+    """What the host is told of a turn."""
+
+    tokens: jax.Array  # [G]
+    commit_step: jax.Array  # [G]
+    confidence: jax.Array  # [G]: of what this turn committed
+    block_start: jax.Array
+    block_end: jax.Array
+    nfe: jax.Array
+    live: jax.Array
+    status: jax.Array
 
 
 @jax.jit
@@ -82,15 +94,19 @@ def _begin(
     return state, jnp.any(is_live(model, state, config))
 
 
-@jax.jit
-def _turn(
-    model: DiffusionLM, state: DecodeState, config: DecodeConfig
-) -> tuple[DecodeState, jax.Array, jax.Array]:
-    """One turn, whether it goes on, and the confidences [B, L] from each block's start."""
-
-    def observe(_: DecodeState, turn: Turn) -> jax.Array:
-        found = jnp.exp(turn.prediction.log_confidence[:, : config.sizes.longest])
-        return jnp.pad(found, ((0, 0), (0, config.sizes.longest - found.shape[1])))
-
-    state, seen = observed_step(model, state, config, observe)
-    return state, jnp.any(is_live(model, state, config)), seen
+# The state is given up: its cache is updated in place, not copied.
+@functools.partial(jax.jit, donate_argnames="state")
+def _turn(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> tuple[DecodeState, _News]:
+    state, turn = decode_step(model, state, config)
+    answer = (state.answer_start, config.gen_length)
+    first = state.answer_start[0]
+    return state, _News(
+        tokens=window_at(state.tokens, *answer, model.config.pad_token_id)[0],
+        commit_step=window_at(state.commit_step, *answer, 0)[0],
+        confidence=window_at(jnp.exp(turn.prediction.log_confidence), -turn.start, config.gen_length, 0.0)[0],
+        block_start=state.block_start[0] - first,
+        block_end=state.block_end[0] - first,
+        nfe=state.nfe[0],
+        live=jnp.any(is_live(model, state, config)),
+        status=state.status[0],
+    )

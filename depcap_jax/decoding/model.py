@@ -1,0 +1,78 @@
+"""What decoding needs of a model."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+
+
+class ModelInfo(Protocol):
+    """The facts about a model that decoding reads."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids below this are tokens."""
+        ...
+
+    @property
+    def mask_token_id(self) -> int:
+        """What stands at open positions; it is never committed."""
+        ...
+
+    @property
+    def pad_token_id(self) -> int:
+        """What follows the end of an answer."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Any of these ends an answer."""
+        ...
+
+    @property
+    def predicts_next(self) -> bool:
+        """True if a position is predicted by the hidden state before it (Dream)."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """The longest canvas: prompt and answer together."""
+        ...
+
+
+class DiffusionLM(Protocol):
+    """A masked-diffusion language model, as a pytree."""
+
+    @property
+    def config(self) -> ModelInfo:
+        """Its ids and sizes."""
+        ...
+
+    def hidden(
+        self,
+        input_ids: jax.Array,
+        *,
+        valid: jax.Array,
+        start: jax.Array | None = None,
+        cache: Any = None,
+        write: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any]:
+        """Hidden states [B, Q, D] of the canvas positions [start, start + Q), and the updated cache."""
+        ...
+
+    def source(self, position: jax.Array) -> jax.Array:
+        """The positions whose hidden states predict the canvas positions [...]."""
+        ...
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Float32 logits [..., V] of hidden states [..., D]."""
+        ...
+
+    def token_logits(self, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+        """The logits [B, Q, n] of hidden states [B, Q, D] at the ids `tokens` [B, n] alone."""
+        ...
+
+    def init_cache(self, batch: int, length: int) -> Any:
+        """An empty cache: a pytree whose leaves all begin with the batch axis."""
+        ...
