@@ -32,7 +32,7 @@ from depcap_jax.checkpoints.huggingface.export import export
 from depcap_jax.checkpoints.huggingface.keys import TABLES, entries
 from depcap_jax.checkpoints.loading import load, save
 from depcap_jax.checkpoints.storage import PARAMS
-from depcap_jax.cli.conversion_command import main
+from depcap_jax.cli.commands.depcap_convert import main
 from depcap_jax.models import ModelConfig
 from depcap_jax.models.parameters import get_leaves
 
@@ -42,7 +42,7 @@ def leaves_of(folder, **settings):
 
 
 def test_table_has_every_published_key_once(family):
-    table = entries(ModelConfig.from_hf(golden_config(family)))
+    table = entries(from_config_json(golden_config(family)))
     assert sorted(entry.key for entry in table) == sorted(golden_tensors(family))
     assert len({entry.leaf for entry in table}) == len(table)
     assert len(set(TABLES[family].values())) == len(TABLES[family])
@@ -60,8 +60,8 @@ def test_convert_load_and_export_give_back_every_bit(family, converted_dir, tmp_
     export(model, tmp_path / "from_model")
     assert same_tensors(load_file(tmp_path / "from_model" / "model.safetensors"), original)
     for folder in ("from_folder", "from_model"):
-        again = ModelConfig.from_hf(tmp_path / folder / "config.json")
-        assert again == ModelConfig.from_hf(golden_config(family))
+        again = read_config(tmp_path / folder)
+        assert again == from_config_json(golden_config(family))
 
 
 def test_export_keeps_the_published_config(converted_dir, tmp_path):
@@ -78,7 +78,7 @@ def test_saved_model_loads_as_it_was(family, converted_dir, tmp_path):
 
 def test_table_is_that_of_the_published_checkpoint():
     folder = published_data("llada-8b-instruct")
-    table = entries(ModelConfig.from_hf(folder / "config.json"))
+    table = entries(read_config(folder))
     assert {entry.key for entry in table} == read_index(folder).keys()
 
 

@@ -41,7 +41,7 @@ def _numbers(shapes):
 def wide_checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wide")
     (folder / "config.json").write_text(json.dumps(WIDE_LLADA))
-    config = ModelConfig.from_hf(WIDE_LLADA)
+    config = from_config_json(WIDE_LLADA)
     write_tensors(folder / "model.safetensors", config, _numbers(leaf_shapes(config)), "bfloat16")
     return folder
 
@@ -55,7 +55,7 @@ def test_peak_memory_stays_under_twice_the_largest_tensor_plus_1_gb(wide_checkpo
     shutil.rmtree(target)
     found = re.search(r"peak memory +([\d,]+) MB", report)
     assert found
-    shapes = leaf_shapes(ModelConfig.from_hf(WIDE_LLADA)).values()
+    shapes = leaf_shapes(from_config_json(WIDE_LLADA)).values()
     largest = max(map(math.prod, shapes)) * (4 if "float32" in options else 2)
     peak, bound = int(found[1].replace(",", "")) * 10**6, 2 * largest + 10**9
     print(f"\n{report}largest tensor {largest / 1e9:.2f} GB: ", end="")

@@ -66,15 +66,15 @@ def test_logits_match_pytorch(family, way, golden_dir, converted_dir):
     ("published", "count"), [(LLADA_8B, 8_015_581_184), (DREAM_7B, 7_615_616_512)], ids=["llada", "dream"]
 )
 def test_full_size_has_the_published_number_of_parameters(published, count):
-    model = Transformer.abstract(ModelConfig.from_hf(published), dtype=jnp.bfloat16)
+    model = Transformer.abstract(from_config_json(published), dtype=jnp.bfloat16)
     leaves = get_leaves(model).values()
     assert sum(math.prod(leaf.shape) for leaf in leaves) == count
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_published_config_of_llada_is_read():
-    config = ModelConfig.from_hf(published_data("llada-8b-instruct") / "config.json")
-    assert config == ModelConfig.from_hf(LLADA_8B)
+    config = read_config(published_data("llada-8b-instruct"))
+    assert config == from_config_json(LLADA_8B)
     assert config.eos_token_ids == (126081, 126348)
 
 
@@ -104,7 +104,7 @@ def test_published_config_of_llada_is_read():
 )
 def test_config_refuses_by_name_and_value(published, name, value):
     with pytest.raises(ConfigError) as refusal:
-        ModelConfig.from_hf({**published, name: value})
+        from_config_json({**published, name: value})
     assert name.replace("n_layers", "num_layers") in str(refusal.value)  # our word for it
     assert (repr(value) if not isinstance(value, dict) else "factor") in str(refusal.value)
 
@@ -112,13 +112,13 @@ def test_config_refuses_by_name_and_value(published, name, value):
 @pytest.mark.parametrize("name", ["d_model", "n_heads", "n_layers", "vocab_size", "mask_token_id"])
 def test_config_names_what_is_missing(name):
     with pytest.raises(ConfigError, match=repr(name)):
-        ModelConfig.from_hf({key: value for key, value in LLADA_8B.items() if key != name})
+        from_config_json({key: value for key, value in LLADA_8B.items() if key != name})
 
 
 def test_config_survives_both_round_trips(family):
-    config = ModelConfig.from_hf(golden_config(family))
+    config = from_config_json(golden_config(family))
     assert ModelConfig.from_dict(config.to_dict()) == config
-    assert ModelConfig.from_hf(config.to_hf()) == config
+    assert from_config_json(to_config_json(config)) == config
 
 
 def test_cached_pass_equals_plain_pass(family, golden_dir):
