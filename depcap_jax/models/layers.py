@@ -105,7 +105,8 @@ def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Ar
     """Attention of q [B, Q, A, H] over k and v [B, T, G, H], its softmax in float32."""
 
     def as_given(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-        return jax.nn.dot_product_attention(q, k, v, mask=mask)
+        with jax.numpy_dtype_promotion("standard"):  # JAX's own function needs it for half precision
+            return jax.nn.dot_product_attention(q, k, v, mask=mask)
 
     def in_float32(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
         wide = (x.astype(jnp.float32) for x in (q, k, v))

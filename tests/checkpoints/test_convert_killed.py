@@ -19,7 +19,7 @@ from depcap_jax.cli.commands.depcap_convert import main
 HALF_WAY = """
 import sys, time
 from pathlib import Path
-from depcap_jax.cli import conversion_command as command
+from depcap_jax.cli.commands import depcap_convert as command
 from depcap_jax.checkpoints import writer
 
 writer._GROUP_BYTES = 1
