@@ -2,6 +2,6 @@
 
 import sys
 
-from depcap_jax.cli.conversion_command import main
+from depcap_jax.cli.commands.depcap_convert import main
 
 sys.exit(main())

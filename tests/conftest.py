@@ -1,12 +1,18 @@
-"""Fixtures that more than one file uses."""
+"""Settings for all tests, and fixtures that more than one file uses."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# Eight devices to shard over, wherever the tests run; JAX reads this when it is imported.
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+
+import jax
 import pytest
 from small_checkpoints import GOLDEN, REPOSITORY
 
@@ -17,10 +23,14 @@ from depcap_jax.checkpoints.loading import load, save
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from training import vocabulary as tiny_tokenizer
 
+# A silent broadcast or cast is more often a mistake than meant.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
 
 @pytest.fixture(scope="session")
 def golden_dir() -> Path:
-    """The folder with one golden checkpoint a family."""
+    """The folder with one golden checkpoint per family."""
     return GOLDEN
 
 

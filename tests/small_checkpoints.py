@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import chex
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -17,6 +19,40 @@ GOLDEN = Path(__file__).parent / "golden"
 REPOSITORY = Path(__file__).parents[1]
 
 Tensors = dict[str, np.ndarray]
+
+# What the published config.json files say of the models in full size.
+LLADA_8B = {
+    "model_type": "llada",
+    "d_model": 4096,
+    "n_heads": 32,
+    "n_kv_heads": 32,
+    "n_layers": 32,
+    "mlp_hidden_size": 12288,
+    "vocab_size": 126464,
+    "embedding_size": 126464,
+    "max_sequence_length": 4096,
+    "rope_theta": 500000.0,
+    "weight_tying": False,
+    "eos_token_id": 126081,
+    "pad_token_id": 126081,
+    "mask_token_id": 126336,
+}
+DREAM_7B = {
+    "model_type": "Dream",
+    "hidden_size": 3584,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 28,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "eos_token_id": 151643,
+    "pad_token_id": 151643,
+    "mask_token_id": 151666,
+}
 
 
 def golden_config(family: str) -> dict[str, Any]:
@@ -73,14 +109,26 @@ def write_word_tokenizer(folder: Path, **config: Any) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(given))
 
 
-def same_tensors(first: Tensors, second: Tensors) -> bool:
-    """True if both have the same names with the same bits."""
-    return first.keys() == second.keys() and all(
-        first[key].dtype == second[key].dtype
-        and first[key].shape == second[key].shape
-        and first[key].tobytes() == second[key].tobytes()
-        for key in first
-    )
+def assert_same_bits(first: Tensors, second: Tensors) -> None:
+    """Fails, naming a tensor that differs, unless both have the same names, dtypes, shapes and bits."""
+
+    def bits(tensors: Tensors) -> Tensors:
+        return {name: value.view(f"u{value.dtype.itemsize}") for name, value in tensors.items()}
+
+    chex.assert_trees_all_equal_shapes_and_dtypes(first, second)
+    chex.assert_trees_all_equal(bits(first), bits(second), strict=True)
+
+
+def chunk_of(folder: Path, leaf: str) -> Path:
+    """A file that holds a part of one parameter of a converted checkpoint."""
+    return next(path for path in folder.rglob(f"{leaf}/c/**/*") if path.is_file())
+
+
+def flip_bit(path: Path, position: int = 100) -> None:
+    """Damages one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
 
 
 def run_convert(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -91,9 +139,9 @@ def run_convert(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def published_data(name: str) -> Path:
     """Published files that are too large, or not ours, to be in the repository."""
-    folder = REPOSITORY.parent / "shared" / "data" / name
-    if not folder.is_dir():
-        pytest.skip(f"needs the published files {name} in ../shared/data, which are not here")
+    folder = Path(os.environ.get("DEPCAP_DATA", "")) / name
+    if "DEPCAP_DATA" not in os.environ or not folder.is_dir():
+        pytest.skip(f"DEPCAP_DATA does not name a folder with the published files {name}")
     return folder
 
 

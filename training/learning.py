@@ -54,9 +54,8 @@ def token_losses(model: Transformer, batch: Batch) -> jax.Array:
         _, cache = model.hidden(jnp.asarray(batch.before), valid=valid, cache=model.init_cache(*noisy.shape))
         cache, write = jax.lax.stop_gradient(cache), ~jnp.asarray(batch.frozen)
     hidden, _ = model.hidden(noisy, valid=valid, cache=cache, write=write)
-    if model.config.predicts_next:
-        hidden = jnp.concatenate([hidden[:, :1], hidden[:, :-1]], axis=1)
-    return optax.softmax_cross_entropy_with_integer_labels(model.logits(hidden), batch.clean)
+    logits = model.logits(hidden[:, model.source(jnp.arange(noisy.shape[1]))])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch.clean)
 
 
 def optimizer() -> optax.GradientTransformation:

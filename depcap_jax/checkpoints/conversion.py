@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to a converted checkpoint, a parameter at a time."""
+"""From a Hugging Face folder to a converted checkpoint, one parameter at a time."""
 
 from __future__ import annotations
 
@@ -8,31 +8,23 @@ import dataclasses
 import hashlib
 import math
 import os
+import resource
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
+from depcap_jax.checkpoints.dtypes import DTYPES, dtype_name
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
-from depcap_jax.checkpoints.peak import peak_memory
-from depcap_jax.checkpoints.publish import published_folder, write_errors
-from depcap_jax.checkpoints.storage import (
-    DTYPES,
-    SOURCE,
-    TOKENIZER,
-    StoredCheckpoint,
-    check_target,
-    dtype_name,
-    read_json,
-    write_json,
-)
+from depcap_jax.checkpoints.json_files import write_json
+from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.storage import KIND, MANIFEST, SOURCE, TOKENIZER, StoredCheckpoint
 from depcap_jax.checkpoints.tokenizer import TOKENIZER_FILES, copy_tokenizer_files, has_vocabulary
 from depcap_jax.checkpoints.writer import ParameterWriter
 
@@ -82,19 +74,23 @@ def convert(
         the message is one line.
     """
     started = time.monotonic()
-    source_folder, target_folder = _check_paths(Path(source), Path(target), overwrite)
-    wanted = None if dtype is None else dtype_name(dtype)
-    weights = HuggingFaceSource(source_folder)
-    dtype = wanted or weights.dtype
+    source = Path(source)
+    if not source.is_dir():
+        raise CheckpointError(f"source {source} is not a folder; a Hugging Face checkpoint is expected")
+    place = check_target(Path(target), overwrite=overwrite, kind=KIND, marker=MANIFEST, source=source)
+    dtype = None if dtype is None else dtype_name(dtype)
+    weights = HuggingFaceSource(source)
+    dtype = dtype or weights.dtype
     parameters = sum(math.prod(weights.shape(leaf)) for leaf in weights.leaves)
     bytes_written = parameters * DTYPES[dtype].itemsize
     tell = progress or (lambda *_: None)
-    with published_folder(target_folder, replace=overwrite) as work, _hashes(_files(weights)) as hashes:
+    with published_folder(place, replace=overwrite) as work, _hashes(_files(weights)) as hashes:
         _check_space(work, bytes_written)
         _write_parameters(weights, work, dtype, tell)
         with write_errors(work):
-            warnings = _copy_tokenizer(source_folder, work)
-            write_json(work / SOURCE, _provenance(source_folder, hashes()))
+            warnings = _copy_tokenizer(source, work)
+            config = weights.published_config()
+            write_json(work / SOURCE, {"folder": source.resolve().name, "files": hashes(), "config": config})
         if verify:
             _verify(weights, work, tell)
     return Report(
@@ -104,19 +100,10 @@ def convert(
         bytes_read=sum(map(weights.nbytes, weights.leaves)),
         bytes_written=bytes_written,
         seconds=time.monotonic() - started,
-        peak_memory=peak_memory(),
+        peak_memory=_peak_memory(),
         verified=verify,
         warnings=warnings,
     )
-
-
-def _check_paths(source: Path, target: Path, overwrite: bool) -> tuple[Path, Path]:
-    if not source.is_dir():
-        raise CheckpointError(f"source {source} is not a folder; a Hugging Face checkpoint is expected")
-    inside, outside = source.resolve(), target.resolve()
-    if inside == outside or outside in inside.parents:
-        raise CheckpointError(f"target {target} is, or holds, the source {source}; choose another place")
-    return source, check_target(target, overwrite=overwrite)
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -155,13 +142,9 @@ def _copy_tokenizer(source: Path, work: Path) -> tuple[str, ...]:
     )
 
 
-def _provenance(source: Path, files: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"folder": source.resolve().name, "files": files, "config": read_json(source / "config.json")}
-
-
 def _files(weights: HuggingFaceSource) -> list[Path]:
     """Everything that goes into the target."""
-    beside = [weights.folder / name for name in ("config.json", *TOKENIZER_FILES)]
+    beside = (weights.folder / name for name in TOKENIZER_FILES)
     return [*(path for path in beside if path.is_file()), *weights.files]
 
 
@@ -188,11 +171,10 @@ def _hashes(files: list[Path]) -> Iterator[Callable[[], list[dict[str, Any]]]]:
 def _verify(weights: HuggingFaceSource, work: Path, tell: Progress) -> None:
     total = sum(map(weights.nbytes, weights.leaves))
     stored = StoredCheckpoint(work)
-    here = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
     done = 0
     tell("verifying", 0, total)
     for leaf in stored.leaves:
-        values = np.asarray(stored.read_stored(leaf, here))
+        values = stored.read_on_host(leaf)
         for where, block in weights.blocks(leaf, stored.dtype):
             if not np.array_equal(_bits(values[where]), _bits(block)):
                 raise CheckpointError(f"parameter {leaf!r} reads back from {work} other than in the source")
@@ -204,3 +186,14 @@ def _verify(weights: HuggingFaceSource, work: Path, tell: Progress) -> None:
 def _bits(values: np.ndarray) -> np.ndarray:
     """Bit patterns, so that a NaN equals itself and zeros keep their sign."""
     return values.view(f"u{values.dtype.itemsize}")
+
+
+def _peak_memory() -> int:
+    status = Path("/proc/self/status")
+    if status.exists():
+        # getrusage would count what the parent process had when it started this one.
+        for line in status.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -9,3 +9,8 @@ class CheckpointError(ValueError):
 
 class CheckpointConfigError(CheckpointError, ConfigError):
     """A checkpoint whose config is incomplete, contradicts itself or asks for what is not implemented."""
+
+
+def first_line(error: Exception) -> str:
+    """What another library's error says, without the lines that only its authors can use."""
+    return str(error).strip().split("\n", 1)[0]

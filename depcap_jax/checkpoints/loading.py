@@ -12,20 +12,11 @@ import numpy as np
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
+from depcap_jax.checkpoints.dtypes import cast_values, common_dtype, dtype_name
 from depcap_jax.checkpoints.errors import CheckpointError
-from depcap_jax.checkpoints.publish import published_folder, write_errors
-from depcap_jax.checkpoints.storage import (
-    DTYPES,
-    MANIFEST,
-    TOKENIZER,
-    StoredCheckpoint,
-    check_target,
-    common_dtype,
-    dtype_name,
-    is_stored,
-)
+from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.storage import KIND, MANIFEST, TOKENIZER, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
-from depcap_jax.checkpoints.writer import ParameterWriter
 from depcap_jax.models import ModelConfig, Transformer
 from depcap_jax.models.parameters import get_leaves, with_leaves
 from depcap_jax.models.sharding import weight_sharding
@@ -89,13 +80,15 @@ def save(
       CheckpointError: if something is at `path` (a checkpoint may be replaced with `overwrite`), or it
         cannot be written.
     """
-    target = check_target(Path(path), overwrite=overwrite)
+    from depcap_jax.checkpoints.writer import ParameterWriter  # brings Orbax, which loading does without
+
+    target = check_target(Path(path), overwrite=overwrite, kind=KIND, marker=MANIFEST)
     leaves = get_leaves(model)
-    dtype = common_dtype(dtype_name(leaf.dtype) for leaf in leaves.values())
+    dtype = common_dtype(leaf.dtype for leaf in leaves.values())
     with published_folder(target, replace=overwrite) as work, write_errors(work):
         writer = ParameterWriter(work, model.config, dtype)
         for leaf, array in leaves.items():
-            writer.add(leaf, np.asarray(array).astype(DTYPES[dtype], copy=False))
+            writer.add(leaf, cast_values(np.asarray(array), dtype, leaf))
         writer.finish()
         if tokenizer is not None:
             tokenizer.save_pretrained(work / TOKENIZER)
@@ -117,9 +110,8 @@ def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
         raise CheckpointError(f"{folder} is a file; the folder that holds a checkpoint is expected")
     if is_stored(folder):
         return StoredCheckpoint(folder)
-    from depcap_jax.checkpoints.huggingface.files import (
-        is_hugging_face_folder,  # PyTorch's layouts, only if they are met
-    )
+    # PyTorch's layouts, only if they are met.
+    from depcap_jax.checkpoints.huggingface.files import is_hugging_face_folder
     from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
 
     if is_hugging_face_folder(folder):

@@ -16,10 +16,38 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.errors import CheckpointError, first_line
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+def check_target(
+    target: Path, *, overwrite: bool, kind: str, marker: str, source: Path | None = None
+) -> Path:
+    """Where a folder at `target` will really lie.
+
+    Args:
+      target: the folder to make.
+      overwrite: whether a folder of the same kind may be replaced.
+      kind: what is made, in words.
+      marker: the file that a folder of this kind has.
+      source: the folder from which it is made.
+
+    Raises:
+      CheckpointError: if `target` is or holds the source; or if something is there, unless it is an
+        empty folder, or one that may be replaced.
+    """
+    place = target.resolve()
+    if source is not None and place in (source.resolve(), *source.resolve().parents):
+        raise CheckpointError(f"target {target} is, or holds, the source {source}; choose another place")
+    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
+        return place
+    if not overwrite:
+        raise CheckpointError(f"target {target} exists; choose another place or ask to overwrite it")
+    if not (target / marker).is_file():
+        raise CheckpointError(f"target {target} is no {kind}; it will not be overwritten")
+    return place
 
 
 @contextlib.contextmanager
@@ -60,7 +88,7 @@ def write_errors(folder: Path) -> Iterator[None]:
     except Exception as error:  # tensorstore reports a full disk as a ValueError, among others
         text = str(error)
         full = "No space left" in text or "quota exceeded" in text.lower()
-        reason = "the disk is full" if full else text.strip().split("\n", 1)[0]
+        reason = "the disk is full" if full else first_line(error)
         raise CheckpointError(f"cannot write in {folder.parent}: {reason}") from error
 
 

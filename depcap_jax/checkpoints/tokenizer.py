@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.errors import CheckpointError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,7 +58,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     try:
         return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the Rust tokenizers raise a bare Exception
-        reason = str(error).strip().split("\n", 1)[0]
+        reason = first_line(error)
         raise CheckpointError(f"the tokenizer files in {folder} cannot be used: {reason}") from error
 
 

@@ -19,7 +19,8 @@ import numpy as np
 from orbax.checkpoint import v1 as orbax
 
 from depcap_jax.checkpoints.fingerprint import fingerprint
-from depcap_jax.checkpoints.storage import MANIFEST, PARAMS, VERSION, write_json
+from depcap_jax.checkpoints.json_files import write_json
+from depcap_jax.checkpoints.storage import MANIFEST, PARAMS, VERSION
 from depcap_jax.models import ModelConfig
 
 # Small parameters go together in one call of Orbax, which costs 20 to 40 ms however little it moves.

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from depcap_jax.checkpoints.storage import DTYPES
+from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks
 from depcap_jax.decoding.policy import check_count
 from depcap_jax.decoding.recipes import CACHES, RECIPES, DecodeConfig, recipe, recipe_settings

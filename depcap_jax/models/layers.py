@@ -1,6 +1,6 @@
 """The pieces of the transformer: RMSNorm, RoPE, attention over a key/value cache, SwiGLU.
 
-Axis letters: B rows, Q query positions, T canvas positions, D width, N heads, K key/value heads, H head size.
+Axis letters: B rows, Q query positions, T canvas positions, D width, A heads, G key/value heads, H head size.
 Weights live in the compute dtype; norms, rotations, softmax and logits are float32.
 """
 
@@ -23,15 +23,15 @@ class LayerCache(NamedTuple):
     Positions are the last axis: that is how the products of attention read them, without a copy.
     """
 
-    k: jax.Array  # [B, K, H, T]
-    v: jax.Array  # [B, K, H, T]
+    k: jax.Array  # [B, G, H, T]
+    v: jax.Array  # [B, G, H, T]
 
     def write(self, k: jax.Array, v: jax.Array, start: jax.Array | None, mask: jax.Array) -> LayerCache:
-        """Stores k and v [B, Q, K, H] at [start, start + Q) of each row, where `mask` [B, Q] allows."""
+        """Stores k and v [B, Q, G, H] at [start, start + Q) of each row, where `mask` [B, Q] allows."""
         return LayerCache(_write(self.k, k, start, mask), _write(self.v, v, start, mask))
 
     def read(self) -> tuple[jax.Array, jax.Array]:
-        """Keys and values as attention takes them [B, T, K, H]; the compiler sees through the transposes."""
+        """Keys and values as attention takes them [B, T, G, H]; the compiler sees through the transposes."""
         return self.k.transpose(0, 3, 1, 2), self.v.transpose(0, 3, 1, 2)
 
 
@@ -63,7 +63,7 @@ class RMSNorm(nnx.Module):
         """Normalises the last axis."""
         x32 = x.astype(jnp.float32)
         normed = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
-        return normed.astype(x.dtype) * self.scale[...]
+        return normed.astype(x.dtype) * jnp.broadcast_to(self.scale[...], x.shape)
 
 
 class Linear(nnx.Module):
@@ -77,7 +77,7 @@ class Linear(nnx.Module):
         """Maps [..., in] to [..., out]."""
         # As one matrix: the product in the kernel's gradient then needs no transposed copy of x.
         y = (x.reshape(-1, x.shape[-1]) @ self.kernel[...]).reshape(*x.shape[:-1], -1)
-        return y if self.bias is None else y + self.bias[...]
+        return y if self.bias is None else y + jnp.broadcast_to(self.bias[...], y.shape)
 
 
 class Rotation(NamedTuple):
@@ -91,7 +91,7 @@ class Rotation(NamedTuple):
         """The rotation of integer `positions` [B, Q]."""
         exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
         frequency = 1.0 / jnp.float32(config.rope_theta) ** exponent
-        angle = positions.astype(jnp.float32)[..., None, None] * frequency
+        angle = positions.astype(jnp.float32)[:, :, None, None] * frequency[None, None, None, :]
         return cls(jnp.cos(angle), jnp.sin(angle))
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -102,10 +102,11 @@ class Rotation(NamedTuple):
 
 
 def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Attention of q [B, Q, N, H] over k and v [B, T, K, H], its softmax in float32."""
+    """Attention of q [B, Q, A, H] over k and v [B, T, G, H], its softmax in float32."""
 
     def as_given(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-        return jax.nn.dot_product_attention(q, k, v, mask=mask)
+        with jax.numpy_dtype_promotion("standard"):  # JAX's own function needs it for half precision
+            return jax.nn.dot_product_attention(q, k, v, mask=mask)
 
     def in_float32(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
         wide = (x.astype(jnp.float32) for x in (q, k, v))

@@ -1,6 +1,6 @@
 """The bidirectional transformer behind LLaDA and Dream.
 
-Axis letters: B rows, Q query positions, T canvas positions, D width, V embedding rows.
+Axis letters: B rows, Q query positions, T canvas positions, D width, V embedding rows, N chosen tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.layers import Block, LayerCache, RMSNorm, Rotation, random_param
 
 KVCache = tuple[LayerCache, ...]
-"""A cache a layer: separate arrays, so that each is updated in place."""
+"""One cache per layer: separate arrays, so that each is updated in place."""
 
 
 class Transformer(nnx.Module):
@@ -83,7 +83,7 @@ class Transformer(nnx.Module):
         if cache is not None and write is None:
             write = jnp.ones(input_ids.shape, bool)
         first = jnp.zeros(batch, jnp.int32) if start is None else start
-        rotation = Rotation.at(first[:, None] + jnp.arange(length), self.config)
+        rotation = Rotation.at(first[:, None] + jnp.arange(length)[None, :], self.config)
         x = self.embed[...][input_ids]
         layer_caches: Sequence[LayerCache | None] = cache or [None] * self.config.num_layers
         updated = []
@@ -96,6 +96,24 @@ class Transformer(nnx.Module):
         """The output head alone: float32 [..., V] of hidden states [..., D]."""
         head = self.embed[...].T if self.head is None else self.head[...]
         return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
+
+    def token_logits(self, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+        """The logits of chosen tokens alone: float32 [B, Q, N] of hidden [B, Q, D] and ids `tokens` [B, N].
+
+        They are what `logits` has at these ids, for a small part of its cost.
+        """
+        if self.head is None:
+            columns, axes = self.embed[...][tokens], "bqd,bnd->bqn"
+        else:
+            columns, axes = self.head[...][:, tokens], "bqd,dbn->bqn"
+        return jnp.einsum(axes, hidden, columns, preferred_element_type=jnp.float32)
+
+    def source(self, position: jax.Array) -> jax.Array:
+        """Where the model predicts a position: the positions whose hidden states predict `position` [...].
+
+        Dream predicts position i at i - 1, and position 0 at itself; LLaDA predicts each at itself.
+        """
+        return jnp.maximum(position - 1, 0) if self.config.predicts_next else position
 
     def init_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for a canvas of [batch, length]."""

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_checkpoints import (
+    chunk_of,
+    flip_bit,
     golden_config,
     golden_tensors,
     published_data,
@@ -36,19 +38,9 @@ def edit_manifest(folder, change):
     (folder / "checkpoint.json").write_text(json.dumps(manifest))
 
 
-def chunk_of(folder, leaf):
-    return next(path for path in folder.rglob(f"{leaf}/c/**/*") if path.is_file())
-
-
-def flip(path, position=100):
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0x10
-    path.write_bytes(data)
-
-
 DAMAGE = {
     "flipped bit in a weight": (
-        lambda f: flip(chunk_of(f, "layers.1.attn.q.kernel")),
+        lambda f: flip_bit(chunk_of(f, "layers.1.attn.q.kernel")),
         ["layers.1.attn.q.kernel", "params", "fingerprint"],
     ),
     "truncated chunk": (

@@ -16,24 +16,24 @@ from orbax.checkpoint import v1 as orbax
 from safetensors.numpy import load_file
 from small_checkpoints import (
     GOLDEN,
+    assert_same_bits,
     golden_config,
     golden_forward,
     golden_tensors,
     published_data,
     read_index,
     run_convert,
-    same_tensors,
     write_folder,
     write_word_tokenizer,
 )
 
 from depcap_jax.checkpoints.conversion import convert
+from depcap_jax.checkpoints.huggingface.config_json import from_config_json, read_config
 from depcap_jax.checkpoints.huggingface.export import export
 from depcap_jax.checkpoints.huggingface.keys import TABLES, entries
 from depcap_jax.checkpoints.loading import load, save
 from depcap_jax.checkpoints.storage import PARAMS
-from depcap_jax.cli.conversion_command import main
-from depcap_jax.models import ModelConfig
+from depcap_jax.cli.commands.depcap_convert import main
 from depcap_jax.models.parameters import get_leaves
 
 
@@ -42,26 +42,26 @@ def leaves_of(folder, **settings):
 
 
 def test_table_has_every_published_key_once(family):
-    table = entries(ModelConfig.from_hf(golden_config(family)))
+    table = entries(from_config_json(golden_config(family)))
     assert sorted(entry.key for entry in table) == sorted(golden_tensors(family))
     assert len({entry.leaf for entry in table}) == len(table)
     assert len(set(TABLES[family].values())) == len(TABLES[family])
 
 
 def test_both_ways_of_loading_give_the_same_bits(family, golden_dir, converted_dir):
-    assert same_tensors(leaves_of(golden_dir / family), leaves_of(converted_dir / family))
+    assert_same_bits(leaves_of(golden_dir / family), leaves_of(converted_dir / family))
 
 
 def test_convert_load_and_export_give_back_every_bit(family, converted_dir, tmp_path):
     original = golden_tensors(family)
     export(converted_dir / family, tmp_path / "from_folder")
-    assert same_tensors(load_file(tmp_path / "from_folder" / "model.safetensors"), original)
+    assert_same_bits(load_file(tmp_path / "from_folder" / "model.safetensors"), original)
     model, _ = load(converted_dir / family)
     export(model, tmp_path / "from_model")
-    assert same_tensors(load_file(tmp_path / "from_model" / "model.safetensors"), original)
+    assert_same_bits(load_file(tmp_path / "from_model" / "model.safetensors"), original)
     for folder in ("from_folder", "from_model"):
-        again = ModelConfig.from_hf(tmp_path / folder / "config.json")
-        assert again == ModelConfig.from_hf(golden_config(family))
+        again = read_config(tmp_path / folder)
+        assert again == from_config_json(golden_config(family))
 
 
 def test_export_keeps_the_published_config(converted_dir, tmp_path):
@@ -73,12 +73,12 @@ def test_export_keeps_the_published_config(converted_dir, tmp_path):
 def test_saved_model_loads_as_it_was(family, converted_dir, tmp_path):
     model, _ = load(converted_dir / family, dtype="bfloat16")
     save(model, tmp_path / "saved")
-    assert same_tensors(leaves_of(tmp_path / "saved"), leaves_of(converted_dir / family, dtype="bfloat16"))
+    assert_same_bits(leaves_of(tmp_path / "saved"), leaves_of(converted_dir / family, dtype="bfloat16"))
 
 
 def test_table_is_that_of_the_published_checkpoint():
     folder = published_data("llada-8b-instruct")
-    table = entries(ModelConfig.from_hf(folder / "config.json"))
+    table = entries(read_config(folder))
     assert {entry.key for entry in table} == read_index(folder).keys()
 
 
@@ -96,8 +96,8 @@ def test_sharded_checkpoint_equals_the_plain_one(family, shards, tmp_path, golde
     folder = write_folder(tmp_path / "hf", golden_config(family), golden_tensors(family), shards=shards)
     convert(folder, tmp_path / "out", verify=True)
     plain = leaves_of(golden_dir / family)
-    assert same_tensors(leaves_of(folder), plain)
-    assert same_tensors(leaves_of(tmp_path / "out"), plain)
+    assert_same_bits(leaves_of(folder), plain)
+    assert_same_bits(leaves_of(tmp_path / "out"), plain)
 
 
 @pytest.mark.parametrize("shards", [None, 2])
@@ -117,8 +117,8 @@ def test_bin_checkpoint_equals_the_plain_one(family, shards, tmp_path, golden_di
         weight_map = {key: name for name, part in zip(names, parts, strict=True) for key in part}
         (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
     convert(folder, tmp_path / "out", verify=True)
-    assert same_tensors(leaves_of(folder), leaves_of(golden_dir / family))
-    assert same_tensors(leaves_of(tmp_path / "out"), leaves_of(golden_dir / family))
+    assert_same_bits(leaves_of(folder), leaves_of(golden_dir / family))
+    assert_same_bits(leaves_of(tmp_path / "out"), leaves_of(golden_dir / family))
 
 
 def test_bfloat16_bin_keeps_its_bits(tmp_path):
@@ -130,7 +130,7 @@ def test_bfloat16_bin_keeps_its_bits(tmp_path):
     (other / "config.json").write_text(json.dumps(golden_config("llada")))
     half = {key: torch.from_numpy(value).bfloat16() for key, value in golden_tensors("llada").items()}
     torch.save(half, other / "pytorch_model.bin")
-    assert same_tensors(leaves_of(other), leaves_of(plain))
+    assert_same_bits(leaves_of(other), leaves_of(plain))
 
 
 def test_padding_rows_of_the_embedding_are_kept(tmp_path, golden_dir):
@@ -153,7 +153,7 @@ def test_tied_embeddings_have_no_head_of_their_own(tmp_path):
     convert(folder, tmp_path / "out")
     export(tmp_path / "out", tmp_path / "back")
     assert load(tmp_path / "out")[0].head is None
-    assert same_tensors(load_file(tmp_path / "back" / "model.safetensors"), tensors)
+    assert_same_bits(load_file(tmp_path / "back" / "model.safetensors"), tensors)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -161,10 +161,10 @@ def test_dtype_is_cast_once_and_kept_by_default(dtype, golden_dir, tmp_path):
     assert main([str(golden_dir / "dream"), str(tmp_path / "half"), "--dtype", dtype]) == 0
     halved = leaves_of(tmp_path / "half")
     assert {value.dtype.name for value in halved.values()} == {dtype}
-    assert same_tensors(halved, leaves_of(golden_dir / "dream", dtype=dtype))
+    assert_same_bits(halved, leaves_of(golden_dir / "dream", dtype=dtype))
     export(tmp_path / "half", tmp_path / "hf")
     convert(tmp_path / "hf", tmp_path / "again", verify=True)
-    assert same_tensors(leaves_of(tmp_path / "again"), halved)
+    assert_same_bits(leaves_of(tmp_path / "again"), halved)
 
 
 def test_mixed_source_becomes_float32(tmp_path):
@@ -237,7 +237,7 @@ def test_overwrite_replaces_a_checkpoint_and_its_tokenizer(tmp_path):
 def test_export_is_a_command_too(converted_dir, tmp_path, capsys):
     assert main(["--export", str(converted_dir / "dream"), str(tmp_path / "hf")]) == 0
     assert "exported" in capsys.readouterr().out
-    assert same_tensors(load_file(tmp_path / "hf" / "model.safetensors"), golden_tensors("dream"))
+    assert_same_bits(load_file(tmp_path / "hf" / "model.safetensors"), golden_tensors("dream"))
     assert main(["--export", str(GOLDEN / "dream"), str(tmp_path / "other")]) == 2
     assert "no converted checkpoint" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

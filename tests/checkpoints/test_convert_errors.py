@@ -25,7 +25,7 @@ from small_checkpoints import (
 )
 
 from depcap_jax.checkpoints import conversion
-from depcap_jax.cli.conversion_command import main
+from depcap_jax.cli.commands.depcap_convert import main
 
 WTE = "model.transformer.wte.weight"
 UP = "model.transformer.blocks.1.up_proj.weight"

@@ -13,13 +13,13 @@ import pytest
 from small_checkpoints import REPOSITORY, everything_under
 
 from depcap_jax.checkpoints.loading import load
-from depcap_jax.cli.conversion_command import main
+from depcap_jax.cli.commands.depcap_convert import main
 
 # Runs the command, writing each tensor as it comes, and stops after the tenth until it is killed.
 HALF_WAY = """
 import sys, time
 from pathlib import Path
-from depcap_jax.cli import conversion_command as command
+from depcap_jax.cli.commands import depcap_convert as command
 from depcap_jax.checkpoints import writer
 
 writer._GROUP_BYTES = 1

@@ -14,7 +14,7 @@ from depcap_jax.models.sharding import LOGICAL_AXES
 
 
 def test_table_covers_every_parameter(family):
-    for entry in entries(ModelConfig.from_hf(golden_config(family))):
+    for entry in entries(from_config_json(golden_config(family))):
         name = entry.leaf.split(".", 2)[2] if entry.leaf.startswith("layers.") else entry.leaf
         assert len(LOGICAL_AXES[name]) == golden_tensors(family)[entry.key].ndim
 

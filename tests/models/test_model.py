@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+import chex
+import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_checkpoints import golden_config, golden_forward, golden_tensors, published_data, write_folder
+from small_checkpoints import (
+    DREAM_7B,
+    LLADA_8B,
+    golden_config,
+    golden_forward,
+    golden_tensors,
+    write_folder,
+)
 
+from depcap_jax.checkpoints.huggingface.config_json import from_config_json
 from depcap_jax.checkpoints.loading import load
-from depcap_jax.models import ConfigError, ModelConfig, Transformer
-from depcap_jax.models.parameters import get_leaves
-
-LLADA_8B = {
-    "model_type": "llada",
-    "d_model": 4096,
-    "n_heads": 32,
-    "n_kv_heads": 32,
-    "n_layers": 32,
-    "mlp_hidden_size": 12288,
-    "vocab_size": 126464,
-    "embedding_size": 126464,
-    "max_sequence_length": 4096,
-    "rope_theta": 500000.0,
-    "weight_tying": False,
-    "eos_token_id": 126081,
-    "pad_token_id": 126081,
-    "mask_token_id": 126336,
-}
-DREAM_7B = {
-    "model_type": "Dream",
-    "hidden_size": 3584,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "num_hidden_layers": 28,
-    "intermediate_size": 18944,
-    "vocab_size": 152064,
-    "max_position_embeddings": 131072,
-    "rope_theta": 1000000.0,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "eos_token_id": 151643,
-    "pad_token_id": 151643,
-    "mask_token_id": 151666,
-}
+from depcap_jax.models import ModelConfig, Transformer
+from depcap_jax.models.parameters import get_leaves, with_leaves
 
 forward = jax.jit(lambda model, ids, valid=None: model(ids, valid))
 hidden = jax.jit(lambda model, ids, **settings: model.hidden(ids, **settings))
@@ -66,63 +44,19 @@ def test_logits_match_pytorch(family, way, golden_dir, converted_dir):
     ("published", "count"), [(LLADA_8B, 8_015_581_184), (DREAM_7B, 7_615_616_512)], ids=["llada", "dream"]
 )
 def test_full_size_has_the_published_number_of_parameters(published, count):
-    model = Transformer.abstract(ModelConfig.from_hf(published), dtype=jnp.bfloat16)
+    model = Transformer.abstract(from_config_json(published), dtype=jnp.bfloat16)
     leaves = get_leaves(model).values()
     assert sum(math.prod(leaf.shape) for leaf in leaves) == count
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.bfloat16)}
 
 
-def test_published_config_of_llada_is_read():
-    config = ModelConfig.from_hf(published_data("llada-8b-instruct") / "config.json")
-    assert config == ModelConfig.from_hf(LLADA_8B)
-    assert config.eos_token_ids == (126081, 126348)
-
-
-@pytest.mark.parametrize(
-    ("published", "name", "value"),
-    [
-        (LLADA_8B, "alibi", True),
-        (LLADA_8B, "rope", False),
-        (LLADA_8B, "block_type", "sequential"),
-        (LLADA_8B, "block_group_size", 2),
-        (LLADA_8B, "activation_type", "gelu"),
-        (LLADA_8B, "layer_norm_type", "default"),
-        (LLADA_8B, "include_bias", True),
-        (LLADA_8B, "attention_layer_norm", True),
-        (LLADA_8B, "rope_scaling", {"type": "linear", "factor": 2.0}),
-        (LLADA_8B, "model_type", "llama"),
-        (LLADA_8B, "n_heads", 31),
-        (LLADA_8B, "n_layers", 0),
-        (LLADA_8B, "d_model", "4096"),
-        (LLADA_8B, "mask_token_id", 126464),
-        (DREAM_7B, "hidden_act", "gelu"),
-        (DREAM_7B, "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
-        (DREAM_7B, "use_sliding_window", True),
-        (DREAM_7B, "num_attention_heads", 27),
-        (DREAM_7B, "eos_token_id", -1),
-    ],
-)
-def test_config_refuses_by_name_and_value(published, name, value):
-    with pytest.raises(ConfigError) as refusal:
-        ModelConfig.from_hf({**published, name: value})
-    assert name.replace("n_layers", "num_layers") in str(refusal.value)  # our word for it
-    assert (repr(value) if not isinstance(value, dict) else "factor") in str(refusal.value)
-
-
-@pytest.mark.parametrize("name", ["d_model", "n_heads", "n_layers", "vocab_size", "mask_token_id"])
-def test_config_names_what_is_missing(name):
-    with pytest.raises(ConfigError, match=repr(name)):
-        ModelConfig.from_hf({key: value for key, value in LLADA_8B.items() if key != name})
-
-
-def test_config_survives_both_round_trips(family):
-    config = ModelConfig.from_hf(golden_config(family))
+def test_config_survives_the_round_trip(family):
+    config = golden_runs.model(family).config
     assert ModelConfig.from_dict(config.to_dict()) == config
-    assert ModelConfig.from_hf(config.to_hf()) == config
 
 
-def test_cached_pass_equals_plain_pass(family, golden_dir):
-    model, _ = load(golden_dir / family)
+def test_cached_pass_equals_plain_pass(family):
+    model = golden_runs.model(family)
     ids = jnp.asarray(golden_forward(family)[0])
     batch, length = ids.shape
     valid = jnp.ones(ids.shape, bool)
@@ -137,8 +71,8 @@ def test_cached_pass_equals_plain_pass(family, golden_dir):
 
 
 @pytest.mark.parametrize("length", [8, 37], ids=["part", "whole canvas"])
-def test_what_may_not_be_written_keeps_its_keys_and_values(length, golden_dir):
-    model, _ = load(golden_dir / "llada")
+def test_what_may_not_be_written_keeps_its_keys_and_values(length):
+    model = golden_runs.model("llada")
     ids = jnp.asarray(golden_forward("llada")[0])
     valid = jnp.ones(ids.shape, bool)
     _, cache = hidden(model, ids, valid=valid, cache=model.init_cache(*ids.shape))
@@ -152,8 +86,8 @@ def test_what_may_not_be_written_keeps_its_keys_and_values(length, golden_dir):
     assert changed.nonzero()[0].tolist() == [3]
 
 
-def test_invalid_positions_are_not_seen(family, golden_dir):
-    model, _ = load(golden_dir / family)
+def test_invalid_positions_are_not_seen(family):
+    model = golden_runs.model(family)
     ids, golden = golden_forward(family)
     padded = np.concatenate([ids, np.full((2, 6), 7, ids.dtype)], axis=1)
     valid = jnp.arange(padded.shape[1]) < ids.shape[1]
@@ -173,12 +107,58 @@ def test_half_precision_gives_float32_logits_near_the_golden_ones(family, dtype,
     assert correlation > (0.98 if dtype == "bfloat16" else 0.999)
 
 
-def test_head_alone_takes_chosen_positions(family, golden_dir):
-    model, _ = load(golden_dir / family)
+def test_head_alone_takes_chosen_positions(family):
+    model = golden_runs.model(family)
     ids, golden = golden_forward(family)
     states, _ = hidden(model, ids, valid=jnp.ones(ids.shape, bool))
     chosen = np.asarray(model.logits(states[:, [3, 30]]))
     assert np.abs(chosen - golden[:, [3, 30]]).max() <= 1e-2
+
+
+def golden_model(family, dtype, *, tied):
+    """The golden weights in a dtype; tied: without the head."""
+    model = golden_runs.model(family)
+    leaves = {
+        name: jnp.asarray(np.asarray(leaf).astype(dtype))
+        for name, leaf in get_leaves(model).items()
+        if not (tied and name == "head")
+    }
+    return with_leaves(dataclasses.replace(model.config, tie_embeddings=tied), leaves)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("tied", [False, True], ids=["own head", "tied"])
+def test_logits_of_chosen_tokens_are_those_of_the_head(family, tied, dtype):
+    model = golden_model(family, jnp.dtype(dtype), tied=tied)
+    numbers = np.random.default_rng(0)
+    states = jnp.asarray(numbers.standard_normal((2, 5, model.config.width)), dtype)
+    tokens = jnp.asarray([[511, 511, 0, 1, 2, 3, 499], numbers.integers(0, 512, 7).tolist()])
+    chosen = model.token_logits(states, tokens)
+    chex.assert_shape(chosen, (2, 5, 7))
+    assert chosen.dtype == jnp.float32
+    expected = np.take_along_axis(np.asarray(model.logits(states)), np.asarray(tokens)[:, None, :], axis=-1)
+    np.testing.assert_allclose(chosen, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["own head", "tied"])
+def test_logits_of_chosen_tokens_leave_the_others_alone(tied):
+    """The size of the vocabulary is in no array but the weights."""
+    model = golden_model("llada", jnp.dtype("float32"), tied=tied)
+    states, tokens = jnp.zeros((2, 5, model.config.width)), jnp.zeros((2, 7), jnp.int32)
+
+    def sizes(function, *arguments):
+        jaxpr = jax.make_jaxpr(function)(model, *arguments)
+        return {size for equation in jaxpr.eqns for out in equation.outvars for size in out.aval.shape}
+
+    assert model.config.embedding_size in sizes(Transformer.logits, states)
+    assert model.config.embedding_size not in sizes(Transformer.token_logits, states, tokens)
+
+
+def test_source_is_where_a_position_is_predicted():
+    positions = jnp.array([[0, 1, 2, 9], [3, 0, 0, 1]])
+    chex.assert_trees_all_equal(golden_runs.model("llada").source(positions), positions)
+    expected = jnp.array([[0, 0, 1, 8], [2, 0, 0, 0]])
+    chex.assert_trees_all_equal(golden_runs.model("dream").source(positions), expected)
 
 
 def test_grouped_heads_equal_repeated_heads(tmp_path):

@@ -7,34 +7,23 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
+from depcap_jax.checkpoints.dtypes import DTYPES, cast_values, common_dtype, dtype_name
 from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.huggingface.config_json import CONFIG, from_config_json, to_config_json
 from depcap_jax.checkpoints.huggingface.keys import entries
-from depcap_jax.checkpoints.publish import published_folder, write_errors
-from depcap_jax.checkpoints.storage import (
-    DTYPES,
-    MANIFEST,
-    SOURCE,
-    StoredCheckpoint,
-    cast_values,
-    common_dtype,
-    dtype_name,
-    is_stored,
-    read_json,
-    write_json,
-)
+from depcap_jax.checkpoints.huggingface.readers import SAFETENSORS_DTYPES
+from depcap_jax.checkpoints.json_files import read_json, write_json
+from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.storage import KIND, MANIFEST, SOURCE, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import copy_tokenizer_files
 from depcap_jax.models import ConfigError, ModelConfig, Transformer
 from depcap_jax.models.parameters import get_leaves
-
-_SAFETENSORS_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 # Rows that are transposed and written at once.
 _ROWS = 256
@@ -53,7 +42,7 @@ def export(
     With the dtype of the checkpoint, the tensors are those it was converted from, bit for bit.
 
     Args:
-      source: a converted checkpoint's folder (a parameter is in memory at a time), or a model.
+      source: a converted checkpoint's folder (one parameter is in memory at a time), or a model.
       target: the folder to make; it appears complete or not at all.
       dtype: float32, bfloat16 or float16; None keeps that of the source.
       tokenizer: saved beside a model given as such; a converted checkpoint brings its own files.
@@ -66,18 +55,20 @@ def export(
       CheckpointError: if the source is no converted checkpoint, or the target cannot be written.
     """
     dtype = None if dtype is None else dtype_name(dtype)
-    place = Path(target)
-    _check_target(place, overwrite)
+    folder = None if isinstance(source, Transformer) else Path(source)
+    place = check_target(
+        Path(target), overwrite=overwrite, kind="Hugging Face folder", marker=CONFIG, source=folder
+    )
     if isinstance(source, Transformer):
         origin = _Origin.of_model(source, tokenizer)
     else:
-        origin = _Origin.of_checkpoint(Path(source), place)
+        origin = _Origin.of_checkpoint(Path(source))
     dtype = dtype or origin.dtype
-    with published_folder(place.resolve(), replace=overwrite) as work, write_errors(work):
-        write_tensors(work / "model.safetensors", origin.config, origin.leaves, dtype)
-        write_json(work / "config.json", _with_dtype(origin.published, dtype))
+    with published_folder(place, replace=overwrite) as work, write_errors(work):
+        write_tensors(work / "model.safetensors", origin.config, origin.read, dtype)
+        write_json(work / CONFIG, _with_dtype(origin.published, dtype))
         origin.save_tokenizer(work)
-    return place
+    return Path(target)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,44 +79,25 @@ class _Origin:
     published: Mapping[str, Any]
     """The `config.json` to write."""
     dtype: str
-    leaves: Iterator[tuple[str, np.ndarray]]
+    read: Callable[[str], np.ndarray]
+    """The parameter with a dotted name."""
     save_tokenizer: Callable[[Path], Any]
 
     @classmethod
     def of_model(cls, model: Transformer, tokenizer: Any) -> _Origin:
-        dtype = common_dtype(dtype_name(leaf.dtype) for leaf in get_leaves(model).values())
+        leaves = get_leaves(model)
+        dtype = common_dtype(leaf.dtype for leaf in leaves.values())
         save = (lambda _: None) if tokenizer is None else tokenizer.save_pretrained
-        return cls(model.config, model.config.to_hf(), dtype, _model_leaves(model), save)
+        published = to_config_json(model.config)
+        return cls(model.config, published, dtype, lambda leaf: np.asarray(leaves[leaf]), save)
 
     @classmethod
-    def of_checkpoint(cls, folder: Path, target: Path) -> _Origin:
+    def of_checkpoint(cls, folder: Path) -> _Origin:
         if not is_stored(folder):
-            raise CheckpointError(f"source {folder} is no converted checkpoint: it has no {MANIFEST}")
-        if folder.resolve() == target.resolve() or target.resolve() in folder.resolve().parents:
-            raise CheckpointError(f"target {target} is, or holds, the source {folder}; choose another place")
+            raise CheckpointError(f"source {folder} is no {KIND}: it has no {MANIFEST}")
         stored = StoredCheckpoint(folder)
         save = functools.partial(copy_tokenizer_files, stored.tokenizer_folder)
-        return cls(stored.config, _published_config(stored), stored.dtype, _stored_leaves(stored), save)
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not overwrite:
-        raise CheckpointError(f"target {target} exists; choose another place or ask to overwrite it")
-    if not (target / "config.json").is_file():
-        raise CheckpointError(f"target {target} is no Hugging Face folder; it will not be overwritten")
-
-
-def _model_leaves(model: Transformer) -> Iterator[tuple[str, np.ndarray]]:
-    for leaf, value in get_leaves(model).items():
-        yield leaf, np.asarray(value)
-
-
-def _stored_leaves(stored: StoredCheckpoint) -> Iterator[tuple[str, np.ndarray]]:
-    here = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    for leaf in stored.leaves:
-        yield leaf, np.asarray(stored.read_stored(leaf, here))
+        return cls(stored.config, _published_config(stored), stored.dtype, stored.read_on_host, save)
 
 
 def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
@@ -133,10 +105,10 @@ def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
     path = stored.folder / SOURCE
     published = read_json(path).get("config", {}) if path.is_file() else {}
     try:
-        same = ModelConfig.from_hf(published) == stored.config
+        same = from_config_json(published) == stored.config
     except ConfigError:
         same = False
-    return published if same else published | stored.config.to_hf()
+    return published if same else published | to_config_json(stored.config)
 
 
 def _with_dtype(published: Mapping[str, Any], dtype: str) -> dict[str, Any]:
@@ -144,32 +116,27 @@ def _with_dtype(published: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     return {**published, "dtype" if "dtype" in published else "torch_dtype": dtype}
 
 
-def write_tensors(
-    path: Path, config: ModelConfig, leaves: Iterable[tuple[str, np.ndarray]], dtype: str
-) -> None:
+def write_tensors(path: Path, config: ModelConfig, read: Callable[[str], np.ndarray], dtype: str) -> None:
     """Writes a safetensors file front to back, so that one parameter is in memory at a time.
 
     The format: the header's length in 8 bytes, the header in JSON, the tensors one after the other.
+    `read` gives the parameter with a dotted name.
     """
-    table = {entry.leaf: entry for entry in entries(config)}
+    table = entries(config)
+    names = {ours: theirs for theirs, ours in SAFETENSORS_DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for entry in table.values():
+    for entry in table:
         begin, end = end, end + math.prod(entry.shape) * DTYPES[dtype].itemsize
-        header[entry.key] = {
-            "dtype": _SAFETENSORS_NAMES[dtype],
-            "shape": list(entry.shape),
-            "data_offsets": [begin, end],
-        }
+        offsets = {"data_offsets": [begin, end]}
+        header[entry.key] = {"dtype": names[dtype], "shape": list(entry.shape), **offsets}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        # Both follow the model's own order of parameters.
-        for entry, (leaf, values) in zip(table.values(), leaves, strict=True):
-            assert leaf == entry.leaf
-            matrix = values.T if entry.transposed else values
+        for entry in table:
+            matrix = read(entry.leaf).T if entry.transposed else read(entry.leaf)
             for row in range(0, len(matrix), _ROWS):
-                block = cast_values(matrix[row : row + _ROWS], dtype, f"parameter {leaf!r}")
+                block = cast_values(matrix[row : row + _ROWS], dtype, f"parameter {entry.leaf!r}")
                 file.write(block.tobytes())
-            del values, matrix  # before the next one is read
+            del matrix  # before the next one is read

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.huggingface.config_json import CONFIG
 from depcap_jax.checkpoints.huggingface.readers import SafetensorsFile, TensorFile, TensorInfo, TorchFile
+from depcap_jax.checkpoints.json_files import read_json
 
 # In order of preference: a folder may hold the same weights in more than one form.
 _FORMS: list[tuple[str, Callable[[Path], TensorFile]]] = [
@@ -30,7 +31,7 @@ class StoredTensor:
 def is_hugging_face_folder(folder: Path) -> bool:
     """True if the folder has a `config.json` or weights under their published names."""
     weights = any(_exists(folder, name) for name, _ in _FORMS)
-    return weights or (folder / "config.json").is_file()
+    return weights or (folder / CONFIG).is_file()
 
 
 def open_files(folder: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
@@ -75,21 +76,7 @@ def _collect(files: list[TensorFile]) -> dict[str, StoredTensor]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen = dict(pairs)
-        if len(seen) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise CheckpointError(f"duplicate tensor {twice!r} in {index}; each is expected once")
-        return seen
-
-    try:
-        content = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=without_duplicates)
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(f"{index} is not valid JSON: {error}") from None
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no 'weight_map' from tensor names to file names")
     return weight_map

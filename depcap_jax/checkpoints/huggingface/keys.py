@@ -1,4 +1,4 @@
-"""Where each PyTorch tensor goes: one table a family, `{i}` standing for the layer.
+"""Where each PyTorch tensor goes: one table per family, `{i}` standing for the layer.
 
 PyTorch stores a linear layer's weight (out, in); kernels here are (in, out), so they are transposed.
 """

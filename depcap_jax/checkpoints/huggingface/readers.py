@@ -16,12 +16,13 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from depcap_jax.checkpoints.errors import CheckpointError
-from depcap_jax.checkpoints.storage import DTYPES
+from depcap_jax.checkpoints.dtypes import DTYPES
+from depcap_jax.checkpoints.errors import CheckpointError, first_line
 
 Index = tuple[slice, ...]
 
-_SAFETENSORS_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+SAFETENSORS_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""From safetensors' names of dtypes to those in `DTYPES`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TensorFile(Protocol):
     tensors: Mapping[str, TensorInfo]
 
     def read(self, key: str, index: Index) -> np.ndarray:
-        """A copy of the part of one tensor at `index`, a slice an axis with known ends."""
+        """A copy of the part of one tensor at `index`: one slice per axis, with known ends."""
         ...
 
 
@@ -55,10 +56,9 @@ class SafetensorsFile:
     def __init__(self, path: Path):
         self.path = path
         with self._mapped() as file:
-            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
             self.tensors: Mapping[str, TensorInfo] = {
-                key: TensorInfo(tuple(part.get_shape()), _safetensors_dtype(part.get_dtype()))
-                for key, part in slices.items()
+                key: _tensor_info(file.get_slice(key))
+                for key in file.keys()  # noqa: SIM118 (not a mapping)
             }
 
     def read(self, key: str, index: Index) -> np.ndarray:
@@ -79,8 +79,9 @@ class SafetensorsFile:
             raise CheckpointError(f"{self.path} cannot be read: {error}") from None
 
 
-def _safetensors_dtype(name: str) -> str:
-    return _SAFETENSORS_DTYPES.get(name, name)
+def _tensor_info(part: Any) -> TensorInfo:
+    dtype = str(part.get_dtype())
+    return TensorInfo(tuple(part.get_shape()), SAFETENSORS_DTYPES.get(dtype, dtype))
 
 
 class TorchFile:
@@ -103,9 +104,8 @@ class TorchFile:
         try:
             state = torch.load(self.path, map_location="cpu", mmap=True, weights_only=True)
         except Exception as error:  # torch raises half a dozen kinds for a broken archive
-            reason = str(error).strip().split("\n", 1)[0]
             raise CheckpointError(
-                f"{self.path} is truncated or corrupt, or no archive of weights alone: {reason}"
+                f"{self.path} is truncated or corrupt, or no archive of weights alone: {first_line(error)}"
             ) from None
         if not isinstance(state, dict):
             raise CheckpointError(

@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from depcap_jax.checkpoints.errors import CheckpointConfigError, CheckpointError
+from depcap_jax.checkpoints.dtypes import DTYPES, cast_values, common_dtype
+from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.huggingface.config_json import CONFIG, read_config
 from depcap_jax.checkpoints.huggingface.files import StoredTensor, open_files
 from depcap_jax.checkpoints.huggingface.keys import Entry, entries
 from depcap_jax.checkpoints.huggingface.readers import Index, TensorInfo
-from depcap_jax.checkpoints.storage import DTYPES, cast_values, common_dtype
-from depcap_jax.models import ConfigError, ModelConfig
+from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.models import ModelConfig
 from depcap_jax.models.sharding import place
 
 # What is copied out of a mapped file at once.
@@ -35,8 +38,9 @@ class HuggingFaceSource:
 
     def __init__(self, folder: Path):
         self.folder = self.tokenizer_folder = folder
-        self.config = _read_config(folder)
-        self.files, tensors = open_files(folder)
+        self.config = read_config(folder)
+        weight_files, tensors = open_files(folder)
+        self.files = [folder / CONFIG, *weight_files]
         self._parts = {
             entry.leaf: (entry, tensors[entry.key]) for entry in _match(self.config, tensors, folder)
         }
@@ -47,6 +51,10 @@ class HuggingFaceSource:
         """The dotted names of the parameters, in the order of the files: reading in it is sequential."""
         order = {path: position for position, path in enumerate(self.files)}
         return sorted(self._parts, key=lambda leaf: order[self._parts[leaf][1].file.path])
+
+    def published_config(self) -> dict[str, Any]:
+        """The folder's `config.json` as it is."""
+        return read_json(self.folder / CONFIG)
 
     def nbytes(self, leaf: str) -> int:
         """The bytes that a parameter takes in the files."""
@@ -94,13 +102,6 @@ class HuggingFaceSource:
         shape = self.shape(leaf)
         index = (slice(None),) * len(shape) if index is None else index
         return tuple(slice(*part.indices(size)) for part, size in zip(index, shape, strict=True))
-
-
-def _read_config(folder: Path) -> ModelConfig:
-    try:
-        return ModelConfig.from_hf(folder / "config.json")
-    except ConfigError as error:
-        raise CheckpointConfigError(f"{folder}: {error}") from None
 
 
 def _match(config: ModelConfig, tensors: dict[str, StoredTensor], folder: Path) -> list[Entry]:

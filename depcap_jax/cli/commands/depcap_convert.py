@@ -1,8 +1,19 @@
-"""`depcap convert`: the command `depcap-convert` under one roof with the others."""
+"""`depcap convert`, also `depcap-convert`, and `python -m convert` in a checkout."""
 
 from __future__ import annotations
 
-from depcap_jax.cli.conversion_command import add_arguments, run
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from depcap_jax.cli import FAILED, INTERRUPTED, Parser
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from depcap_jax.checkpoints.conversion import Report
 
 SUMMARY = "convert a PyTorch checkpoint of LLaDA or Dream, or back with --export"
 EXAMPLES = """
@@ -10,4 +21,111 @@ EXAMPLES = """
   depcap convert --export path/to/llada-8b path/to/back-in-pytorch-layout
 """
 
-__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    from depcap_jax.checkpoints.dtypes import DTYPES
+
+    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face folder (--export: a converted one)")
+    parser.add_argument("target", metavar="TARGET", help="the folder to make")
+    parser.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as in SOURCE")
+    parser.add_argument("--overwrite", action="store_true", help="replace TARGET if it is a checkpoint")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--verify", action="store_true", help="read TARGET back and compare every tensor")
+    way.add_argument("--export", action="store_true", help="from a converted folder to a Hugging Face folder")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Converts, or exports."""
+    import jax
+
+    if "JAX_PLATFORMS" not in os.environ:
+        jax.config.update("jax_platforms", "cpu")  # a conversion has no use for an accelerator's memory
+    settings = {"dtype": arguments.dtype, "overwrite": arguments.overwrite}
+    if arguments.export:
+        from depcap_jax.checkpoints.huggingface.export import export
+
+        print(f"exported to {export(arguments.source, arguments.target, **settings)}")
+        return
+    from depcap_jax.checkpoints.conversion import convert
+
+    with _Bar() as bar:
+        report = convert(
+            arguments.source, arguments.target, **settings, verify=arguments.verify, progress=bar
+        )
+    for warning in report.warnings:
+        _say(f"warning: {warning}")
+    print(_summary(report, arguments.target))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `depcap-convert`: returns its exit status, or exits with it if the arguments are wrong."""
+    try:
+        return _run_alone(argv)  # where all that takes long is imported
+    except KeyboardInterrupt:
+        return _say("interrupted; nothing was written", INTERRUPTED)
+
+
+def _run_alone(argv: Sequence[str] | None) -> int:
+    from depcap_jax.checkpoints.errors import CheckpointError
+
+    parser = Parser(
+        prog="depcap-convert",
+        description="Converts a PyTorch checkpoint of LLaDA or Dream for depcap_jax, or back with --export.",
+        epilog="Exit status: 0 done, 2 something is wrong with the input or the disk, 130 interrupted. "
+        "TARGET appears complete or not at all.",
+    )
+    add_arguments(parser)
+    try:
+        run(parser.parse_args(argv))
+    except CheckpointError as error:
+        return _say(f"error: {error}", FAILED)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"error: {where}{error.strerror or error}", FAILED)
+    except MemoryError:
+        return _say("error: out of memory", FAILED)
+    return 0
+
+
+def _summary(report: Report, target: str) -> str:
+    rate = report.bytes_read / max(report.seconds, 1e-9)
+    lines = [
+        f"converted to {target}" + (", verified" if report.verified else ""),
+        f"  tensors      {report.tensors:,}",
+        f"  parameters   {report.parameters:,}",
+        f"  bytes        {report.bytes_read:,} read, {report.bytes_written:,} written as {report.dtype}",
+        f"  seconds      {report.seconds:,.1f} ({rate / 1e6:,.0f} MB/s)",
+        f"  peak memory  {report.peak_memory / 1e6:,.0f} MB",
+    ]
+    return "\n".join(lines)
+
+
+class _Bar:
+    """One progress bar per phase, with bytes, rate and time left; silent where there is no terminal."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm | None = None
+        self._phase = ""
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        from tqdm import tqdm
+
+        if self._bar is None or phase != self._phase:
+            self.__exit__()
+            # disable=None: only on a terminal
+            self._bar = tqdm(desc=phase, total=total, unit="B", unit_scale=True, disable=None)
+            self._phase = phase
+        self._bar.update(done - self._bar.n)
+
+
+def _say(line: str, status: int = 0) -> int:
+    print(f"depcap-convert: {' '.join(line.split())}", file=sys.stderr)
+    return status

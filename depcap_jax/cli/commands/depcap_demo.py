@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from depcap_jax.checkpoints.storage import DTYPES
+from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.cli.options import build_config, load_model
 from depcap_jax.decoding.recipes import CACHES, RECIPES
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from depcap_jax.checkpoints.storage import DTYPES
+from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.cli.options import DEFAULT_MODEL
 from depcap_jax.decoding.recipes import CACHES, recipe
 from depcap_jax.text.fitting import answer_length
