@@ -96,9 +96,7 @@ class NoCache:
     ) -> tuple[Pass, None, PassInfo]:
         """One pass over the canvas, for all rows."""
         hidden, _ = model.hidden(state.tokens, valid=_valid(state))
-        hidden = _predicting(
-            model, hidden, state.block_start, jnp.zeros_like(state.block_start), sizes.window
-        )
+        hidden = _predicting(model, hidden, state.block_start, sizes.window)
         width = jnp.full_like(state.block_start, state.tokens.shape[1])
         return Pass(live, hidden, state.answer_end), None, PassInfo(live, width)
 
@@ -231,7 +229,7 @@ def _full_pass(model: DiffusionLM, state: DecodeState, spans: _Spans, kv: Any) -
     """A pass over the canvas; rows that do not refresh still see their old keys outside their span."""
     write = spans.refresh[:, None] | spans.contain(state, _canvas(state))
     hidden, kv = model.hidden(state.tokens, valid=_valid(state), cache=kv, write=write)
-    return _predicting(model, hidden, state.block_start, jnp.zeros_like(state.block_start), spans.window), kv
+    return _predicting(model, hidden, state.block_start, spans.window), kv
 
 
 def _span_pass(
@@ -253,16 +251,25 @@ def _span_pass(
         cache=kv,
         write=spans.contain(state, position),
     )
-    kept = _predicting(model, hidden, state.block_start, start, min(width, spans.window))
+    kept = _predicting(model, hidden, state.block_start, min(width, spans.window), first=start)
     return jnp.pad(kept, ((0, 0), (0, spans.window - kept.shape[1]), (0, 0))), kv
 
 
 def _predicting(
-    model: DiffusionLM, hidden: jax.Array, block_start: jax.Array, first: jax.Array, count: int
+    model: DiffusionLM,
+    hidden: jax.Array,
+    block_start: jax.Array,
+    count: int,
+    *,
+    first: jax.Array | None = None,
 ) -> jax.Array:
-    """Of hidden states [B, Q, D] from position `first` [B] on, those that predict `count` from the block's start."""
+    """Of hidden states [B, Q, D], those that predict `count` positions from the block's start.
+
+    They are of the positions from `first` [B] on; None: of the whole canvas.
+    """
     source = model.source(block_start[:, None] + jnp.arange(count, dtype=jnp.int32)[None])
-    index = jnp.clip(source - first[:, None], 0, hidden.shape[1] - 1)
+    offset = source if first is None else source - first[:, None]
+    index = jnp.clip(offset, 0, hidden.shape[1] - 1)
     return jnp.take_along_axis(hidden, index[..., None], axis=1)
 
 

@@ -39,6 +39,8 @@ class Turn(NamedTuple):
     """[B] bool: rows whose partition chose a length."""
     start: jax.Array
     """[B] int32: the block's first position, from the answer's start."""
+    count: jax.Array
+    """[B] int32: positions from there on that the head was read at, the same for all rows."""
     prediction: Prediction
     """Of the L positions from there on."""
     candidates: jax.Array
@@ -136,17 +138,19 @@ def decode_step(
 
     asked = moves & passed.active
     select_reads = getattr(config.select, "reads", Reads()).union(reads or Reads())
-    prediction, ahead = _look(model, state, config, passed, asked, select_reads)
+    glance = _plan_reading(state, config, passed, asked, select_reads)
+    position = state.block_start[:, None] + jnp.arange(sizes.window, dtype=jnp.int32)[None]
+    draw = Draw(state.key, state.nfe)
+    prediction, ahead = read_head(model, passed.hidden, position, glance, sampling=config.sampling, draw=draw)
     block_end, partition, cut = _cut(state, config, passed, asked, ahead)
 
     longest = sizes.longest
     block = jax.tree.map(lambda leaf: leaf[:, :longest], prediction)
-    position = state.block_start[:, None] + jnp.arange(longest, dtype=jnp.int32)[None]
-    inside = (position < block_end[:, None]) & passed.active[:, None]
+    inside = (position[:, :longest] < block_end[:, None]) & passed.active[:, None]
     candidates = window_at(state.open, state.block_start, longest, False) & inside
     if select_reads.pairs:
-        count = jnp.max(jnp.where(passed.active, block_end - state.block_start, 0))
-        block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, count))
+        widest = jnp.max(jnp.where(passed.active, block_end - state.block_start, 0))
+        block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, widest))
     start = state.block_start - state.answer_start
     take, select, chosen = config.select(block, candidates, start, state.select)
     log_c = jnp.where(candidates, block.log_confidence, -jnp.inf)
@@ -161,7 +165,8 @@ def decode_step(
         select=_where_rows(passed.active, select, state.select),
         status=jnp.where(finite, state.status, int(Status.NON_FINITE)),
     )
-    turn = Turn(passed.active, asked, start, block, candidates, take, cut, chosen, told)
+    count = jnp.full_like(start, glance.count)
+    turn = Turn(passed.active, asked, start, count, block, candidates, take, cut, chosen, told)
     return _commit(state, turn), turn
 
 
@@ -202,25 +207,17 @@ def swap_rows(state: DecodeState, rows: jax.Array, fresh: DecodeState) -> Decode
     return _where_rows(rows, fresh, state)
 
 
-def _look(
-    model: DiffusionLM,
-    state: DecodeState,
-    config: DecodeConfig,
-    passed: Pass,
-    asked: jax.Array,
-    select_reads: Reads,
-) -> tuple[Prediction, Prediction]:
-    """What the selection and the partition read, of no more positions than some row looks at."""
+def _plan_reading(
+    state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, select_reads: Reads
+) -> Glance:
+    """No more positions than some row looks at: its block, or the window ahead if it asks the partition."""
     reach = jnp.where(asked, state.answer_end, state.block_end) - state.block_start
-    glance = Glance(
+    return Glance(
         ahead=jnp.any(asked),
         count=jnp.clip(jnp.max(jnp.where(passed.active, reach, 0)), 0, config.sizes.window),
         select=select_reads,
         partition=getattr(config.partition, "reads", Reads()),
     )
-    position = state.block_start[:, None] + jnp.arange(config.sizes.window, dtype=jnp.int32)[None]
-    draw = Draw(state.key, state.nfe)
-    return read_head(model, passed.hidden, position, glance, sampling=config.sampling, draw=draw)
 
 
 def _cut(

@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
     entropy: jax.Array | None = None
     """[B, W] float32: H, in nats."""
     top: numerics.Compressed | None = None
-    """[B, W, K]: the most likely tokens, best first, with their log-probabilities, and one floor for others."""
+    """[B, W, K]: the most likely tokens, best first, with log-probabilities, and one floor for all others."""
     pairs: jax.Array | None = None
     """[B, W, W] float32: log p_i(y_j), what position i thinks of the token of position j."""
 

@@ -27,7 +27,7 @@ class Status(enum.IntEnum):
             Status.NON_FINITE: "the model gave logits that are not finite (NaN or infinite) and the row "
             "was ended there. Check the checkpoint, or decode in float32 or bfloat16 instead of float16",
             Status.BAD_PROMPT: "the prompt holds an id outside the vocabulary, its length is outside "
-            "[0, prompt_ids.shape[1]], or with its answer it exceeds the model's context; nothing was decoded",
+            "[0, prompt_ids.shape[1]], or with its answer it exceeds the context; nothing was decoded",
         }[self]
 
 

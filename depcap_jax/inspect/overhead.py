@@ -1,40 +1,40 @@
-"""How much does decoding cost beyond its forward passes? Ratios within one run, never absolute times.
+"""What does decoding cost beyond its forward passes? Ratios within one run, never absolute times.
 
 A decode is replayed as its bare forward passes: the same widths, in the same order, each one a jitted call
-of the layers and the head, with nothing decided and nothing committed. A ratio of 1.05 says that signals,
-partition, selection and commit together cost a twentieth of the passes.
+of the layers and of the head in its tiles, with nothing decided and nothing committed. A ratio of 1.05
+says that signals, partition, selection and commit together cost a twentieth of the passes.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import lax
 
-from depcap_jax.decoding.caching import BlockCache
 from depcap_jax.decoding.generate import generate, start
-from depcap_jax.decoding.loop import choose_head_width, decode_step, head_widths, is_live, plan_turn
-from depcap_jax.decoding.policy import check_count
-from depcap_jax.decoding.recipes import CACHES, RECIPES, DecodeConfig, recipe, recipe_settings
-from depcap_jax.decoding.state import DiffusionLM
-from depcap_jax.models import ModelConfig, Transformer
-from depcap_jax.text.fitting import answer_length
+from depcap_jax.decoding.loop import decode_step, is_live
+from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.prediction import BLOCK_TILE, WINDOW_TILE
+from depcap_jax.decoding.recipes import DecodeConfig, recipe, recipe_settings
+from depcap_jax.models.config import ModelConfig
+from depcap_jax.models.transformer import Transformer
 
 
-class Pass(NamedTuple):
+class Shape(NamedTuple):
     """The shape of one forward pass."""
 
-    span: int | None  # positions that are recomputed; None: the whole canvas
-    head: int  # positions that the head runs on
+    width: int  # positions that are computed, the canvas if it is a full pass
+    tile: int  # positions per tile of the head
+    tiles: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,50 +90,50 @@ def random_model(
         unit = leaf / jnp.std(leaf)
         if "embed" in name:
             return unit
-        return unit * (sharpness if "head" in name else 2.0) / np.sqrt(leaf.shape[0])
+        return unit * float((sharpness if "head" in name else 2.0) / np.sqrt(leaf.shape[0]))
 
     return jax.tree_util.tree_map_with_path(rescale, model)
 
 
-def record_passes(model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConfig) -> Iterator[Pass]:
+def record_passes(model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConfig) -> Iterator[Shape]:
     """Decodes turn by turn and tells the shape of each forward pass."""
-    sizes, cache = config.sizes, config.cache
 
     @jax.jit
-    def turn(model: Any, state: Any, config: Any) -> Any:
-        planned, plan, opening = plan_turn(model, state, config)
-        span = cache.choose(planned, plan, sizes) if isinstance(cache, BlockCache) else jnp.int32(-1)
-        head = choose_head_width(planned, plan, opening, sizes)
-        after = decode_step(model, state, config)
-        return after, span, head, jnp.any(is_live(model, after, config))
+    def turn(model: Any, state: Any) -> Any:
+        state, told = decode_step(model, state, config)
+        ahead = jnp.any(told.asked)
+        return state, (told.cache.width[0], ahead, told.count[0], jnp.any(is_live(model, state, config)))
 
     lengths = jnp.full(prompt_ids.shape[0], prompt_ids.shape[1])
-    state, alive = start(model, jnp.asarray(prompt_ids), lengths, config), True
+    state = jax.jit(lambda m, p, n: start(m, p, n, config))(model, jnp.asarray(prompt_ids), lengths)
+    alive = True
     while alive:
-        state, span, head, alive = turn(model, state, config)
-        spans = cache.widths(sizes) if isinstance(cache, BlockCache) else ()
-        yield Pass(dict(enumerate(spans)).get(int(span)), head_widths(sizes)[int(head)][0])
+        state, told = turn(model, state)
+        width, ahead, count, alive = jax.device_get(told)
+        tile = min(WINDOW_TILE if ahead else BLOCK_TILE, config.sizes.window)
+        yield Shape(int(width), tile, -(-int(count) // tile))
 
 
 @functools.partial(jax.jit, static_argnames="shape", donate_argnames="kv")
-def _bare_pass(model: Any, tokens: jax.Array, kv: Any, shape: Pass) -> tuple[jax.Array, Any]:
+def _bare_pass(model: Any, tokens: jax.Array, kv: Any, shape: Shape) -> tuple[jax.Array, Any]:
     valid = jnp.ones(tokens.shape, bool)
-    if shape.span is None:
+    if shape.width == tokens.shape[1]:
         hidden, kv = model.hidden(tokens, valid=valid, cache=kv)
     else:
-        size = min(shape.span + int(model.config.predicts_next), tokens.shape[1])
+        size = min(shape.width + int(model.config.predicts_next), tokens.shape[1])
         first = jnp.full(tokens.shape[0], tokens.shape[1] - size)
         hidden, kv = model.hidden(tokens[:, :size], valid=valid, start=first, cache=kv)
-    return model.logits(hidden[:, : shape.head]), kv
+
+    def tile(index: jax.Array, peak: jax.Array) -> jax.Array:
+        begin = jnp.minimum(index * shape.tile, hidden.shape[1] - shape.tile)
+        part = lax.dynamic_slice_in_dim(hidden, begin, shape.tile, axis=1)
+        return jnp.maximum(peak, jnp.max(model.logits(part), axis=-1))
+
+    return lax.fori_loop(0, shape.tiles, tile, jnp.zeros((len(tokens), shape.tile), jnp.float32)), kv
 
 
 def measure(
-    model: DiffusionLM,
-    prompt_ids: np.ndarray,
-    name: str,
-    *,
-    repeats: int = 5,
-    **settings: Any,
+    model: DiffusionLM, prompt_ids: np.ndarray, name: str, *, repeats: int = 5, **settings: Any
 ) -> Measurement:
     """Times the recipe `name` on prompts [B, P] against its own bare passes."""
     # Any id will do as AdaBlock's delimiter: what is timed is looking for it.
@@ -142,16 +142,17 @@ def measure(
     batch, width = prompt_ids.shape
     passes = list(record_passes(model, prompt_ids, config))
     canvas = jnp.zeros((batch, width + config.gen_length), jnp.int32)
+    cached = config.cache.init(model, 1, 1) is not None
 
     def whole() -> None:
         jax.block_until_ready(generate(model, prompt_ids, config=config))
 
     def bare() -> None:
-        kv = config.cache.init(model, batch, canvas.shape[1])
-        logits = None
+        kv = model.init_cache(*canvas.shape) if cached else None
+        peak = None
         for shape in passes:
-            logits, kv = _bare_pass(model, canvas, kv, shape)
-        jax.block_until_ready((logits, kv))
+            peak, kv = _bare_pass(model, canvas, kv, shape)
+        jax.block_until_ready((peak, kv))
 
     whole()  # compiles
     bare()
@@ -167,14 +168,8 @@ def measure(
     )
 
 
-def _seconds(run: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
-
-
-def run(
-    model: DiffusionLM | None = None,
+def measure_all(
+    model: DiffusionLM,
     *,
     recipes: tuple[str, ...] = ("depcap",),
     caches: tuple[str, ...] = ("none", "prefix", "dual"),
@@ -183,8 +178,7 @@ def run(
     gen_length: int = 256,
     repeats: int = 5,
 ) -> Iterator[Measurement]:
-    """The whole table, a line at a time; on `random_model()` unless a model is given."""
-    model = random_model() if model is None else model
+    """The whole table, one line at a time, on random prompts."""
     rng = np.random.default_rng(0)
     for batch in batches:
         ids = rng.integers(0, model.config.mask_token_id, (batch, prompt_length), dtype=np.int32)
@@ -193,71 +187,7 @@ def run(
                 yield measure(model, ids, name, cache=cache, gen_length=gen_length, repeats=repeats)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the benchmark's arguments."""
-    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["depcap"], help="default: depcap")
-    parser.add_argument(
-        "--caches", nargs="+", choices=CACHES, default=["none", "dual"], help="default: none dual"
-    )
-    parser.add_argument(
-        "--batches", nargs="+", type=int, default=[1], metavar="N", help="rows decoded together; default: 1"
-    )
-    parser.add_argument("--prompt-length", type=int, metavar="N", help="default: 128, or half the context")
-    parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")
-    parser.add_argument(
-        "--repeats", type=int, default=3, metavar="N", help="how often each pair is measured; default: 3"
-    )
-
-
-def report(chosen: argparse.Namespace, model: DiffusionLM | None = None) -> None:
-    """Prints the table, a line at a time.
-
-    Raises:
-      ValueError: if a count is below 1, or prompt and answer exceed the context.
-    """
-    model = random_model() if model is None else model
-    context = model.config.max_length
-    prompt_length = min(128, context // 2) if chosen.prompt_length is None else chosen.prompt_length
-    gen_length = answer_length(context) if chosen.gen_length is None else chosen.gen_length
-    check_count("--prompt-length", prompt_length, 1, context - 1)
-    check_count("--gen-length", gen_length, 1, context - prompt_length)
-    check_count("--repeats", chosen.repeats, 1)
-    for batch in chosen.batches:
-        check_count("--batches", batch, 1)
-    print(
-        f"{'recipe':12}{'cache':8}{'batch':>5}{'turns':>7}{'tokens/s':>10}{'whole / bare passes':>21}",
-        flush=True,
-    )
-    for row in run(
-        model,
-        recipes=tuple(chosen.recipes),
-        caches=tuple(chosen.caches),
-        batches=tuple(chosen.batches),
-        prompt_length=prompt_length,
-        gen_length=gen_length,
-        repeats=chosen.repeats,
-    ):
-        rate = row.tokens / row.seconds
-        print(
-            f"{row.recipe:12}{row.cache:8}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}",
-            flush=True,
-        )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Reads the command line and prints the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m depcap_jax.inspect.overhead",
-        description="Divides whole decodes by their own bare forward passes, on a random yardstick model.",
-        epilog="Example: python -m depcap_jax.inspect.overhead --caches dual --batches 1 4 --repeats 5",
-    )
-    add_arguments(parser)
-    chosen = parser.parse_args(arguments)
-    try:
-        report(chosen)
-    except ValueError as error:
-        parser.error(str(error))
-
-
-if __name__ == "__main__":
-    main()
+def _seconds(run: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin

@@ -1,23 +1,27 @@
 """Pictures of a traced decode, with matplotlib: each is one call and returns a figure.
 
-    result = depcap_jax.decoding.generate(model, ids, config=config, trace=True)
+    result = depcap_jax.generate(model, ids, config=config, trace=True)
     plots.decode_map(result)        # positions across, passes down, colour is confidence
-    plots.signals(result, block=2)  # influence, uncertainty and score, with the boundary
-    plots.conflicts(result, 3)      # the conflict graph of pass 3
-    plots.progress(result)          # block sizes, and commits a pass
+    plots.signals(result, block=2)  # what the partition told of the positions ahead, with the boundary
+    plots.conflicts(result, 3)      # what the selection told at pass 3, pairs as arcs
+    plots.progress(result)          # block sizes, and commits per pass
+
+Signals and conflicts are drawn from what the policies tell, whoever wrote them.
 
 Needs the extra `plot`: pip install "depcap_jax[plot]".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.state import DecodeResult
-from depcap_jax.inspect.replay import Block, Replay, replay, spell
+from depcap_jax.inspect.replay import Replay, replay
+from depcap_jax.text.spelling import spell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +30,12 @@ if TYPE_CHECKING:
 
 # The colours of the paper's framework figure: influence is green, uncertainty and conflicts are red.
 INFLUENCE, UNCERTAINTY, SCORE, CONFLICT = "#2a9d6f", "#d1495b", "#3d5a98", "#d1495b"
+LOOK = {
+    "influence": ("influence $I_k$", INFLUENCE),
+    "uncertainty": ("uncertainty $H_k$", UNCERTAINTY),
+    "score": ("score $S_k$", SCORE),
+}
+"""How the paper's own signals are called and coloured; others go by their own names."""
 _INK, _FAINT = "#3a3f47", "#c9ced6"
 # Beyond this many positions their tokens would overlap.
 _MOST_LABELS = 64
@@ -74,101 +84,111 @@ def decode_map(
 def signals(
     result: DecodeResult, block: int = 1, row: int = 0, *, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Figure:
-    """Influence I and uncertainty H above, score S below, over a block's window, with the boundary.
+    """What the partition told of each position when it cut a block, with the boundary that it chose.
+
+    For DepGA: influence I and uncertainty H above, score S below. What is negative somewhere is drawn below.
 
     Args:
-      result: of `generate(..., trace=True)`, with blocks cut by DepGA.
-      block: which block, from 0; the first has no block before it, and so an uncertainty only.
+      result: of `generate(..., trace=True)`, with a partition that tells numbers of positions.
+      block: which block, from 0.
       row: which row of the result.
       tokenizer: writes the tokens below, where they fit.
 
     Raises:
-      ValueError: if there is no trace, row or block of that number, or the blocks were cut otherwise.
+      ValueError: if there is no trace, row or block of that number, or the partition tells no such numbers.
       ModuleNotFoundError: without matplotlib.
     """
     seen = _decoded(result, row)
-    cut = _block(seen, block)
-    if cut.influence is None or cut.uncertainty is None or cut.score is None:
-        raise ValueError("these blocks were not cut by DepGABlocks: there are no signals to draw")
-    position = cut.start + np.arange(len(cut.score))
+    check_integer("block", block, 0, len(seen.blocks) - 1)
+    cut = seen.blocks[block]
+    curves = seen.cut_by(cut)
+    if not curves:
+        raise ValueError("this partition tells no numbers of positions: there are no signals to draw")
+    # The score's place is below also where it happens to be positive.
+    below = {name for name, told in seen.partition.items() if told.ndim == 2 and (told < 0).any()}
+    groups = [[n for n in curves if n not in below], [n for n in curves if n in below]]
+    groups = [names for names in groups if names]
     plt = _pyplot()
-    figure, (above, below) = plt.subplots(2, sharex=True, figsize=(8, 4), layout="constrained")
-    above.plot(position, cut.influence, color=INFLUENCE, marker=".", label="influence $I_k$")
-    above.plot(position, cut.uncertainty, color=UNCERTAINTY, marker=".", label="uncertainty $H_k$")
-    above.set_ylabel("nats")
-    above.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderpad=0)
-    below.plot(position, cut.score, color=SCORE, marker=".", label="score $S_k$")
-    below.axhline(0, color=_INK, linewidth=0.8)
-    below.set_ylabel("score $S_k$")
-    for axes in (above, below):
+    figure, panels = plt.subplots(
+        len(groups), sharex=True, figsize=(8, 1 + 1.5 * len(groups)), layout="constrained", squeeze=False
+    )
+    width = max(map(len, curves.values()))
+    for names, axes in zip(groups, panels[:, 0], strict=True):
+        for name in names:
+            label, colour = LOOK.get(name, (name, None))
+            axes.plot(
+                cut.start + np.arange(len(curves[name])), curves[name], color=colour, marker=".", label=label
+            )
+        if set(names) & below:
+            axes.axhline(0, color=_INK, linewidth=0.8)
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(names), borderpad=0)
         axes.axvspan(cut.start - 0.5, cut.end - 0.5, color=INFLUENCE, alpha=0.08, linewidth=0)
         axes.axvline(cut.end - 0.5, color=_INK, linestyle="--", linewidth=1, gid="boundary")
-    above.set_title(f"block {block}: length {cut.size}", loc="left", fontsize=10)
-    _label_positions(below, seen, tokenizer, cut.start, cut.start + len(position))
-    return _finished(figure, above, below)
+    panels[0, 0].set_title(f"block {block}: length {cut.size}", loc="left", fontsize=10)
+    _label_positions(panels[-1, 0], seen, tokenizer, cut.start, cut.start + width)
+    return _finished(figure, *panels[:, 0])
 
 
 def conflicts(
     result: DecodeResult, step: int, row: int = 0, *, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Figure:
-    """The conflict graph of a pass: its candidates by position and confidence, conflicts as arcs.
+    """What the selection told at a pass: its candidates by confidence, and the pairs that it flagged as arcs.
 
-    A filled mark was committed at this pass.
+    For CAP-Decoding the arcs are conflicts. Numbers that it told of positions are drawn as lines. A filled
+    mark was committed at this pass.
 
     Args:
-      result: of `generate(..., trace=True)`, with positions chosen by `ConflictFree`.
+      result: of `generate(..., trace=True)`, with a selection that tells pairs or numbers of positions.
       step: which forward pass, from 1.
       row: which row of the result.
       tokenizer: writes the tokens that each position would be committed with.
 
     Raises:
-      ValueError: if there is no trace, row or pass of that number, or the selection knows no conflicts.
+      ValueError: if there is no trace, row or pass of that number, or the selection tells neither.
       ModuleNotFoundError: without matplotlib.
     """
     seen = _decoded(result, row)
-    if seen.conflicts is None:
-        raise ValueError("these positions were not chosen by ConflictFree: there are no conflicts to draw")
-    check_count("step", step, 1, seen.nfe)
-    block = [block for block in seen.blocks if block.begun <= step][-1]
+    check_integer("step", step, 1, seen.nfe)
+    pairs, curves = seen.pairs(step), seen.chosen_by(step)
+    if not pairs and not curves:
+        raise ValueError("this selection tells neither pairs nor numbers of positions: nothing to draw")
+    block = seen.block_at(step)
+    plt = _pyplot()
+    figure, (above, below) = plt.subplots(2, sharex=True, figsize=(8, 3.6), layout="constrained")
+    _draw_arcs(above, pairs)
+    for name, numbers in curves.items():
+        above.plot(block.start + np.arange(len(numbers)), numbers, marker=".", label=name)
     confidence = seen.confidence[step - 1]
     candidates = np.flatnonzero(np.isfinite(confidence))
     taken = seen.commit_step[candidates] == step
-    plt = _pyplot()
-    from matplotlib.patches import Arc
-
-    figure, (above, below) = plt.subplots(
-        2, sharex=True, figsize=(8, 3.6), height_ratios=(1, 1), layout="constrained"
-    )
-    longest = max((j - i for i, j in seen.conflicts[step - 1]), default=1)
-    for i, j in seen.conflicts[step - 1]:
-        arc = Arc(((i + j) / 2, 0), j - i, 2 * (j - i) / longest, theta1=0, theta2=180, gid=f"{i}-{j}")
-        arc.set(edgecolor=CONFLICT, linewidth=1.2, alpha=0.7)
-        above.add_patch(arc)
-    above.set(ylim=(0, 1.1), yticks=[], ylabel="conflicts")
     below.vlines(candidates, 0, confidence[candidates], color=_FAINT, linewidth=1)
     for chosen, face, label in ((taken, INFLUENCE, "committed"), (~taken, "white", "left open")):
-        below.scatter(
-            candidates[chosen],
-            confidence[candidates[chosen]],
-            s=26,
-            facecolor=face,
-            edgecolor=INFLUENCE,
-            label=label,
-            zorder=3,
-        )
+        marks = {"s": 26, "facecolor": face, "edgecolor": INFLUENCE, "label": label, "zorder": 3}
+        below.scatter(candidates[chosen], confidence[candidates[chosen]], **marks)
     below.set(ylim=(0, 1.05), ylabel="confidence", xlim=(block.start - 0.5, block.end - 0.5))
-    above.legend(
-        *below.get_legend_handles_labels(),
-        frameon=False,
-        loc="lower right",
-        bbox_to_anchor=(1, 1),
-        ncols=2,
-        borderpad=0,
-    )
-    above.set_title(f"pass {step}: {len(seen.conflicts[step - 1])} conflicts", loc="left", fontsize=10)
+    entries = [
+        sum(both, []) for both in zip(*(a.get_legend_handles_labels() for a in (above, below)), strict=True)
+    ]
+    look = {"frameon": False, "loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0}
+    above.legend(*entries, ncols=len(entries[0]), **look)
+    told = ", ".join(f"{len(edges)} {name}" for name, edges in pairs.items())
+    above.set_title(f"pass {step}{': ' if told else ''}{told}", loc="left", fontsize=10)
     labels = spell(np.where(np.isfinite(confidence), seen.guess[step - 1], seen.tokens), tokenizer)
     _label_positions(below, seen, tokenizer, block.start, block.end, labels)
     return _finished(figure, above, below)
+
+
+def _draw_arcs(axes: Axes, pairs: Mapping[str, np.ndarray]) -> None:
+    from matplotlib.patches import Arc
+
+    edges = [(i, j) for found in pairs.values() for i, j in found.tolist()]
+    longest = max((j - i for i, j in edges), default=1)
+    for i, j in edges:
+        arc = Arc(((i + j) / 2, 0), j - i, 2 * (j - i) / longest, theta1=0, theta2=180, gid=f"{i}-{j}")
+        arc.set(edgecolor=CONFLICT, linewidth=1.2, alpha=0.7)
+        axes.add_patch(arc)
+    if pairs:
+        axes.set(ylim=(0, 1.1), yticks=[], ylabel=", ".join(pairs))
 
 
 def progress(result: DecodeResult, row: int = 0) -> Figure:
@@ -187,7 +207,7 @@ def progress(result: DecodeResult, row: int = 0) -> Figure:
     right.set(xlabel="forward pass", ylabel="tokens committed")
     mean = seen.commits.mean()
     right.axhline(mean, color=_INK, linewidth=0.8, linestyle="--", gid="mean")
-    right.set_title(f"{seen.commits.sum()} tokens, {seen.nfe} passes: {mean:.2f} a pass", fontsize=10)
+    right.set_title(f"{seen.commits.sum()} tokens, {seen.nfe} passes: {mean:.2f} per pass", fontsize=10)
     for axes in (left, right):
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.yaxis.get_major_locator().set_params(integer=True)
@@ -209,11 +229,6 @@ def _decoded(result: DecodeResult, row: int) -> Replay:
     if seen.nfe == 0:
         raise ValueError(f"row {row} was not decoded: it took no forward pass")
     return seen
-
-
-def _block(seen: Replay, number: int) -> Block:
-    check_count("block", number, 0, len(seen.blocks) - 1)
-    return seen.blocks[number]
 
 
 def _last_pass(seen: Replay, number: int) -> int:

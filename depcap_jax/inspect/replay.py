@@ -1,42 +1,32 @@
-"""One row of a traced decode on the host: NumPy, cut to what happened, with its tokens as text.
+"""One row of a traced decode on the host: NumPy, cut to what happened.
 
-What `plots` draws and `viewer` plays. Axis letters: G answer positions, F forward passes, W window
-positions, A alternatives.
+What `plots` draws and `viewer` plays. What the policies told is here under the names that they gave it,
+whoever wrote them; how it is drawn follows from its shape.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import jax
 import numpy as np
 
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.policy import check_integer
+from depcap_jax.decoding.recording import PackedFlags
 from depcap_jax.decoding.state import DecodeResult
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-# Tokens before a token that its spelling may depend on: a space, a character of several bytes.
-_CONTEXT = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block, and the signals that it was cut by; without such signals they are None."""
+    """A block of the answer."""
 
     start: int
-    """Its first position in the answer."""
+    """Its first position."""
     size: int
     begun: int
     """The pass, from 1, that opened it."""
-    influence: np.ndarray | None
-    """[W] I_k over the window from `start`, nats; NaN in the first block, which has no block before it."""
-    uncertainty: np.ndarray | None
-    """[W] H_k, nats."""
-    score: np.ndarray | None
-    """[W] S_k; NaN in the first block."""
 
     @property
     def end(self) -> int:
@@ -65,8 +55,12 @@ class Replay:
     alternative_confidence: np.ndarray
     """[G, A] float: their probabilities."""
     blocks: tuple[Block, ...]
-    conflicts: tuple[np.ndarray, ...] | None
-    """For each pass its conflicts [E, 2]: pairs i < j of positions. None if the selection knows none."""
+    partition: Mapping[str, np.ndarray]
+    """What the partition told at each pass, [F, ...] by its name; 0 where it was not asked."""
+    select: Mapping[str, np.ndarray]
+    """What the selection told at each pass."""
+    cache: Mapping[str, np.ndarray]
+    """What the cache told at each pass."""
 
     @property
     def reach(self) -> int:
@@ -76,9 +70,9 @@ class Replay:
     @property
     def commit_confidence(self) -> np.ndarray:
         """[G] float: the confidence at which each position was committed; NaN where it was not."""
-        step, position = np.maximum(self.commit_step - 1, 0), np.arange(len(self.commit_step))
         if self.nfe == 0:
-            return np.full(len(position), np.nan, np.float32)
+            return np.full(len(self.commit_step), np.nan, np.float32)
+        step, position = np.maximum(self.commit_step - 1, 0), np.arange(len(self.commit_step))
         return np.where(self.commit_step > 0, self.confidence[step, position], np.nan)
 
     @property
@@ -86,10 +80,38 @@ class Replay:
         """[F] int: how many tokens each pass committed."""
         return np.bincount(self.commit_step, minlength=self.nfe + 1)[1:]
 
-    def block_of(self, position: int) -> int | None:
-        """The index of the block that covers a position; None if none does."""
-        inside = (i for i, block in enumerate(self.blocks) if block.start <= position < block.end)
-        return next(inside, None)
+    def block_at(self, step: int) -> Block:
+        """The block that a pass worked on."""
+        return [block for block in self.blocks if block.begun <= step][-1]
+
+    def cut_by(self, block: Block) -> dict[str, np.ndarray]:
+        """What the partition told of each position ahead when it cut a block: numbers, by name.
+
+        They begin at the block's start and end with the answer, or where the partition stopped looking.
+        """
+        return self._over_positions(self.partition, block.begun, len(self.tokens) - block.start)
+
+    def chosen_by(self, step: int) -> dict[str, np.ndarray]:
+        """What the selection told of each position of the block at a pass: numbers, by name."""
+        return self._over_positions(self.select, step, self.block_at(step).size)
+
+    def pairs(self, step: int) -> dict[str, np.ndarray]:
+        """The pairs i < j of positions [E, 2] that the selection flagged at a pass, by name."""
+        start = self.block_at(step).start
+        return {
+            name: start + np.argwhere(np.triu(told[step - 1], 1))
+            for name, told in self.select.items()
+            if told.ndim == 3 and told.dtype == bool
+        }
+
+    def facts(self, step: int) -> dict[str, float]:
+        """The single numbers that the policies told of a pass, by name."""
+        everything = {**self.partition, **self.select, **self.cache}
+        return {name: told[step - 1].item() for name, told in everything.items() if told.ndim == 1}
+
+    @staticmethod
+    def _over_positions(told: Mapping[str, np.ndarray], step: int, count: int) -> dict[str, np.ndarray]:
+        return {name: array[step - 1, :count] for name, array in told.items() if array.ndim == 2}
 
 
 def replay(result: DecodeResult, row: int = 0) -> Replay:
@@ -101,83 +123,37 @@ def replay(result: DecodeResult, row: int = 0) -> Replay:
     trace = getattr(result, "trace", None)
     if trace is None:
         raise ValueError("this result has no trace; decode with generate(..., trace=True)")
-    check_count("row", row, 0, len(result.nfe) - 1)
+    check_integer("row", row, 0, len(result.nfe) - 1)
     nfe = int(result.nfe[row])
     commit_step, guess = np.asarray(result.commit_step[row]), np.asarray(trace.guess[row])[:nfe]
     position = np.arange(len(commit_step))
     tokens = np.full(len(position), -1)
     done = commit_step > 0
     tokens[done] = guess[commit_step[done] - 1, position[done]]
-    blocks = tuple(_blocks(result, row))
+    blocks = zip(trace.block_starts[row], result.block_sizes[row], trace.block_passes[row], strict=True)
     return Replay(
         nfe=nfe,
         tokens=tokens,
         commit_step=commit_step,
         visible=int(result.lengths[row]),
-        confidence=np.asarray(trace.confidence[row])[:nfe],
+        confidence=np.where(guess >= 0, np.asarray(trace.confidence[row])[:nfe], np.nan),
         guess=guess,
         alternatives=np.asarray(trace.alternatives[row]),
         alternative_confidence=np.asarray(trace.alternative_confidence[row]),
-        blocks=blocks,
-        conflicts=_conflicts(trace.conflicts, row, nfe, blocks),
+        blocks=tuple(Block(*map(int, block)) for block in blocks if block[1]),
+        partition=dict(_named(trace.partition, row, nfe)),
+        select=dict(_named(trace.select, row, nfe)),
+        cache=dict(_named(trace.cache, row, nfe)),
     )
 
 
-def _blocks(result: DecodeResult, row: int) -> Iterable[Block]:
-    trace: Any = result.trace
-    sizes, starts, begun = (
-        np.asarray(x[row]) for x in (result.block_sizes, trace.block_starts, trace.block_passes)
-    )
-    signals = None if trace.signals is None else [np.asarray(x[row]) for x in trace.signals]
-    for number in np.flatnonzero(sizes):
-        cut: list[np.ndarray | None] = [None, None, None]
-        if signals is not None:
-            width = int(np.isfinite(signals[1][number]).sum())  # the uncertainty is known of the whole window
-            cut = [x[number, :width] for x in signals]
-        yield Block(int(starts[number]), int(sizes[number]), int(begun[number]), *cut)
+def _named(told: Any, row: int, nfe: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Each leaf of what a policy told, for one row, under the dotted path to it."""
 
+    def packed(leaf: Any) -> bool:
+        return isinstance(leaf, PackedFlags)
 
-def _conflicts(packed: Any, row: int, nfe: int, blocks: Sequence[Block]) -> tuple[np.ndarray, ...] | None:
-    if packed is None:
-        return None
-    bits = np.unpackbits(np.asarray(packed[row])[:nfe], axis=-1)
-    begun = np.array([block.begun for block in blocks])
-    found = []
-    for step, edges in enumerate(bits, start=1):
-        start = blocks[int(np.searchsorted(begun, step, side="right")) - 1].start
-        found.append(start + np.argwhere(np.triu(edges[:, : edges.shape[0]], 1)))
-    return tuple(found)
-
-
-def token_text(token: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """A token by itself: its text, or its number where there is no tokenizer."""
-    if token < 0:
-        return ""
-    if tokenizer is None:
-        return f"#{token}"
-    text = _decode(tokenizer, [token])
-    return text or str(tokenizer.convert_ids_to_tokens(int(token)))
-
-
-def spell(tokens: Sequence[int] | np.ndarray, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
-    """The text of each token as it reads behind those before it, spaces included; "" for -1.
-
-    Put together the pieces are the tokenizer's own text of all of them, special tokens included.
-    """
-    if tokenizer is None:
-        return [token_text(int(token), None) for token in tokens]
-    pieces, context = [], []
-    for token in map(int, tokens):
-        if token < 0:
-            pieces.append("")
-            continue
-        # A character of several tokens is U+FFFD until its last one.
-        before, after = _decode(tokenizer, context).rstrip("�"), _decode(tokenizer, [*context, token])
-        pieces.append(after[len(before) :] if after.startswith(before) else token_text(token, tokenizer))
-        context = [*context, token][-_CONTEXT:]
-    return pieces
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
-    settings = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
-    return str(tokenizer.decode(tokens, **settings))  # type: ignore[arg-type]  # one text for one list
+    for path, leaf in jax.tree_util.tree_leaves_with_path(told, is_leaf=packed):
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+        array = leaf.unpack() if packed(leaf) else np.asarray(leaf)
+        yield name, array[row, :nfe]

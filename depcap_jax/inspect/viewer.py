@@ -1,6 +1,6 @@
-"""A traced decode as a web page that plays it: one file, no network, a few kilobytes a hundred tokens.
+"""A traced decode as a web page that plays it: one file, no network, a few kilobytes per hundred tokens.
 
-    result = depcap_jax.decoding.generate(model, ids, config=config, trace=True)
+    result = depcap_jax.generate(model, ids, config=config, trace=True)
     viewer.show(result, tokenizer=tokenizer)                              # in a notebook
     viewer.save("trace.html", result, other, tokenizer=tokenizer, names=["depcap", "vanilla"])
 
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depcap_jax.decoding.state import DecodeResult
-from depcap_jax.inspect.replay import Block, Replay, replay, spell, token_text
+from depcap_jax.inspect.replay import Block, Replay, replay
+from depcap_jax.text.spelling import spell, token_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -116,8 +117,8 @@ def _run(seen: Replay, name: str, tokenizer: PreTrainedTokenizerBase | None) -> 
             [[index[token], chance] for token, chance in zip(ids, _numbers(p), strict=True) if token >= 0]
             for ids, p in zip(alternatives.tolist(), chances, strict=True)
         ],
-        "blocks": [_block(block) for block in seen.blocks],
-        "conflicts": None if seen.conflicts is None else [edges.ravel().tolist() for edges in seen.conflicts],
+        "blocks": [_block(seen, block) for block in seen.blocks],
+        "passes": [_pass(seen, step) for step in range(1, seen.nfe + 1)],
         "guesses": guesses,
         "guess_bytes": size,
     }
@@ -134,12 +135,24 @@ def _pack(seen: Replay, index: dict[int, int]) -> tuple[str, int]:
     return base64.b64encode(packed.tobytes()).decode(), size
 
 
-def _block(block: Block) -> dict[str, Any]:
-    signals = {"I": block.influence, "H": block.uncertainty, "S": block.score}
-    curves = {name: None if x is None else _numbers(x) for name, x in signals.items()}
-    return {"start": block.start, "size": block.size, "begun": block.begun, **curves}
+def _block(seen: Replay, block: Block) -> dict[str, Any]:
+    curves = {name: _numbers(numbers) for name, numbers in seen.cut_by(block).items()}
+    return {"start": block.start, "size": block.size, "begun": block.begun, "curves": curves}
+
+
+def _pass(seen: Replay, step: int) -> dict[str, Any]:
+    """What the policies told of a pass: pairs of positions, numbers of positions, single numbers."""
+    return {
+        "pairs": {name: edges.ravel().tolist() for name, edges in seen.pairs(step).items()},
+        "numbers": {name: _numbers(numbers) for name, numbers in seen.chosen_by(step).items()},
+        "facts": {name: _number(value) for name, value in seen.facts(step).items()},
+    }
 
 
 def _numbers(x: np.ndarray) -> list[float | None]:
+    return [_number(value) for value in x.tolist()]
+
+
+def _number(value: float) -> float | None:
     """Four digits are more than a screen shows; what is not finite is null."""
-    return [float(f"{value:.4g}") if np.isfinite(value) else None for value in x.tolist()]
+    return float(f"{value:.4g}") if np.isfinite(value) else None

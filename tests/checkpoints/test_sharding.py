@@ -9,7 +9,6 @@ import sys
 from small_checkpoints import REPOSITORY, golden_config, golden_tensors
 
 from depcap_jax.checkpoints.huggingface.keys import entries
-from depcap_jax.models import ModelConfig
 from depcap_jax.models.sharding import LOGICAL_AXES
 
 

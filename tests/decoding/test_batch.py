@@ -87,12 +87,13 @@ def test_driving_the_loop_and_swapping_rows():
     model, config, ids = golden_runs.model("llada"), config_of("dual"), prompts()
     expected = answers(model, ids, LENGTHS, config)
     step, begin = jax.jit(dc.decode_step), jax.jit(dc.start)
+    finish, is_live, swap = jax.jit(dc.finish), jax.jit(dc.is_live), jax.jit(dc.swap_rows)
     state = begin(model, ids[:2], jnp.asarray(LENGTHS[:2]), config)
     rows: list[int | None] = [0, 1]
     waiting, finished = [2, 3], {}
     for _ in range(400):
-        result = dc.finish(model, state, config)
-        for slot in np.flatnonzero(~np.asarray(dc.is_live(model, state, config))):
+        result = finish(model, state, config)
+        for slot in np.flatnonzero(~np.asarray(is_live(model, state, config))):
             if rows[slot] is None:
                 continue
             fields = result.tokens, result.nfe, result.block_sizes, result.commit_step, result.lengths
@@ -101,11 +102,12 @@ def test_driving_the_loop_and_swapping_rows():
             if rows[slot] is not None:
                 new = [rows[slot]] * 2
                 fresh = begin(model, ids[new], jnp.asarray(LENGTHS[new]), config)
-                state = dc.swap_rows(state, jnp.arange(2) == slot, fresh)
+                state = swap(state, jnp.arange(2) == slot, fresh)
         if rows == [None, None]:
             break
         before = np.asarray(state.open).sum()
-        state = step(model, state, config)
+        state, turn = step(model, state, config)
+        assert int(turn.taken.sum()) == before - np.asarray(state.open).sum()
         assert np.asarray(state.open).sum() < before, "no turn goes by without a commit"
     assert [finished[i] for i in range(4)] == expected
 
@@ -121,7 +123,7 @@ def test_sampling_follows_the_key_and_not_the_batch(settings):
     assert answers(model, ids, LENGTHS, config, jax.random.key(4)) != together
     greedy = answers(model, ids, LENGTHS, config_of("dual", gen_length=24))
     assert together != greedy
-    # A key a row: equal prompts, different answers; and each row's is what its key alone gives.
+    # One key per row: equal prompts, different answers; and each row's is what its key alone gives.
     same = np.repeat(ids[:1], 4, axis=0)
     keys = jax.random.split(key, 4)
     drawn = answers(model, same, LENGTHS[[0] * 4], config, keys)

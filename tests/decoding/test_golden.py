@@ -46,10 +46,10 @@ def _label(program: str) -> str:
 @functools.partial(jax.jit, static_argnames="length")
 def _decode_ragged(model, config, tokens, prompt_lengths, answer_lengths, length):
     """Rows with answers of different lengths, in one canvas."""
-    position = np.arange(length)
+    position = np.arange(length)[None]
     ends = prompt_lengths + answer_lengths
     open_ = (position >= prompt_lengths[:, None]) & (position < ends[:, None])
-    state = dc.init_state(model, config, tokens, open_, ends)
+    state = dc.init_state(model, tokens, open_, ends, config)
     return dc.finish(model, dc.decode(model, state, config), config)
 
 
@@ -67,17 +67,19 @@ def test_compiled_loop(program):
         sorted(group, key=lambda pair: [pair[1].get(key) or 0.0 for key in _DATA]),
         key=lambda pair: [pair[1].get(key) or 0.0 for key in _DATA],
     )
-    for _, rows in by_thresholds:
-        rows = [run for _, run in rows]
-        tokens = np.zeros((len(rows), canvas), np.int32)
-        for row, run in zip(tokens, rows, strict=True):
-            row[: len(run["prompt_ids"])] = run["prompt_ids"]
+    batches = [[run for _, run in rows] for _, rows in by_thresholds]
+    for rows in batches:
+        # One shape for all thresholds: rows beyond the runs have nothing to decode.
+        shape = (max(map(len, batches)), canvas)
+        tokens, lengths = np.zeros(shape, np.int32), np.zeros((2, shape[0]), np.int32)
+        for row, run in enumerate(rows):
+            tokens[row, : len(run["prompt_ids"])] = run["prompt_ids"]
+            lengths[:, row] = len(run["prompt_ids"]), run["gen_length"]
         result = _decode_ragged(
             golden_runs.model(group[0][0]),
             golden_runs.config(rows[0], gen_length=gen_length),
             tokens,
-            np.array([len(run["prompt_ids"]) for run in rows]),
-            np.array([run["gen_length"] for run in rows]),
+            *lengths,
             canvas,
         )
         for i, run in enumerate(rows):

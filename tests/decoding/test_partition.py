@@ -9,17 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from predictions import log_softmax, prediction_of
 
 import depcap_jax as dc
-from depcap_jax.decoding.prediction import predict
-from depcap_jax.decoding.reference import _block_length, _log_softmax
+from depcap_jax.decoding.reference import _block_length
 
 VOCABULARY = 96
-
-
-def prediction_of(logits: np.ndarray):
-    rows = jnp.zeros(len(logits), jnp.int32)
-    return predict(jnp.asarray(logits), VOCABULARY, VOCABULARY - 1, None, None, rows, rows[:, None])
+ASK = jax.jit(lambda rule, *arguments: rule(*arguments))
 
 
 def random_logits(seed: int, rows: int, width: int, sharp: float = 4.0) -> np.ndarray:
@@ -34,13 +30,14 @@ def test_depga_against_the_eager_twin(remaining):
     rows, rule = 40, dc.DepGABlocks(l_min=1, l_max=16, top_k_cache=8, lambda_u=0.8)
     config = dc.DecodeConfig(partition=rule, gen_length=68)
     before, after = random_logits(1, rows, 32), random_logits(2, rows, 32)
-    ask = jax.jit(lambda p, t, r, memory: rule(p, t, r, memory))
     start = jnp.full(rows, 10)
-    first, memory = ask(prediction_of(before), start, jnp.full(rows, remaining + 4), rule.init(rows, 68))
+    first, memory, _ = ASK(
+        rule, prediction_of(before, rule.reads), start, jnp.full(rows, remaining + 4), rule.init(rows, 68)
+    )
     assert first.tolist() == [1] * rows
-    length, _ = ask(prediction_of(after), start + 4, jnp.full(rows, remaining), memory)
+    length, _, _ = ASK(rule, prediction_of(after, rule.reads), start + 4, jnp.full(rows, remaining), memory)
     for row in range(rows):
-        log_p = [_log_softmax(x[row].astype(np.float64)) for x in (before, after)]
+        log_p = [log_softmax(x[row]) for x in (before, after)]
         token = log_p[1].argmax(axis=-1)
         _, remembered = _block_length(config, log_p[0][: remaining + 4], token, np.exp(log_p[0]), 10, None)
         now = np.resize(log_p[1], (max(remaining, 32), VOCABULARY))[:remaining]
@@ -52,10 +49,10 @@ def test_depga_against_the_eager_twin(remaining):
 def test_equal_sums_of_a_window_of_two_stay_equal():
     """Both positions smooth to the same sum, S is 0 at both, and neither ends the block."""
     rows, rule = 200, dc.DepGABlocks(l_min=1, l_max=16, top_k_cache=8)
-    ask = jax.jit(lambda p, t, r, memory: rule(p, t, r, memory))
     start = jnp.zeros(rows, jnp.int32)
-    _, memory = ask(prediction_of(random_logits(3, rows, 32)), start, start + 6, rule.init(rows, 32))
-    length, _ = ask(prediction_of(random_logits(4, rows, 32)), start + 4, start + 2, memory)
+    before, after = (prediction_of(random_logits(seed, rows, 32), rule.reads) for seed in (3, 4))
+    _, memory, _ = ASK(rule, before, start, start + 6, rule.init(rows, 32))
+    length, _, _ = ASK(rule, after, start + 4, start + 2, memory)
     assert length.tolist() == [2] * rows
 
 
@@ -66,14 +63,12 @@ def test_adablock_ends_with_the_most_confident_delimiter():
         logits[row, where, 5] = strength
     rule = dc.AdaBlocks(delimiter_ids=(5, 6), default_block_length=10, delimiter_threshold=0.5)
     # Row 1 has 9 positions left, so its delimiter at 11 does not count; row 2's is not trusted.
-    length, _ = rule(prediction_of(logits), jnp.zeros(3, int), jnp.array([12, 9, 12]), None)
+    start = jnp.zeros(3, jnp.int32)
+    length, _, _ = ASK(rule, prediction_of(logits), start, jnp.array([12, 9, 12]), None)
     assert length.tolist() == [9, 5, 10]
     trusting = dataclasses.replace(rule, delimiter_threshold=0.0)
-    assert trusting(prediction_of(logits), jnp.zeros(3, int), jnp.array([12, 3, 3]), None)[0].tolist() == [
-        9,
-        3,
-        3,
-    ]
+    length, _, _ = ASK(trusting, prediction_of(logits), start, jnp.array([12, 3, 3]), None)
+    assert length.tolist() == [9, 3, 3]
 
 
 def test_a_certain_tail_does_not_split_with_a_certainty_floor():
@@ -101,7 +96,7 @@ def test_a_certain_tail_does_not_split_with_a_certainty_floor():
 def test_every_partition_goes_with_every_selection_and_cache(shift):
     """A Latin square of families, partitions, selections and caches; blocks tile the answer."""
     partitions = [
-        dc.FixedBlocks(8),
+        dc.FixedBlocks(block_length=8),
         dc.AdaBlocks(delimiter_ids=tuple(range(0, 500, 9)), default_block_length=6),
         dc.DepGABlocks(l_min=2, l_max=8),
     ]
@@ -109,7 +104,9 @@ def test_every_partition_goes_with_every_selection_and_cache(shift):
     caches = [dc.NoCache(), dc.PrefixCache(), dc.DualCache()]
     for i, partition in enumerate(partitions):
         select, cache = selections[(i + shift) % 4], caches[(2 * i + shift) % 3]
-        config = dc.DecodeConfig(partition, select, cache, gen_length=20, stop_at_eos=False)
+        config = dc.DecodeConfig(
+            partition=partition, select=select, cache=cache, gen_length=20, stop_at_eos=False
+        )
         model = golden_runs.model(("llada", "dream")[(i + shift) % 2])
         result = dc.generate(model, np.array([[3, 1, 4, 1, 5]]), config=config)
         assert int(result.block_sizes.sum()) == 20

@@ -5,13 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from predictions import log_softmax, prediction_of
 
 import depcap_jax as dc
-from depcap_jax.decoding.prediction import predict
-from depcap_jax.decoding.select import conflict_score, greedy_independent_set
+from depcap_jax.decoding.select import greedy_independent_set
 
 greedy = jax.jit(greedy_independent_set)
 
@@ -42,15 +41,13 @@ def test_parallel_rounds_find_the_greedy_set(seed, density, levels):
         np.testing.assert_array_equal(ours[row], one_by_one(conflict[row], confidence[row], pool[row]))
 
 
-def prediction_of(logits: np.ndarray):
-    zeros = jnp.zeros(len(logits), jnp.int32)
-    vocabulary = logits.shape[-1]
-    return predict(jnp.asarray(logits), vocabulary, vocabulary - 1, None, None, zeros, zeros[:, None])
+PAIRS = dc.Reads(pairs=True)
+ASK = jax.jit(lambda rule, *arguments: rule(*arguments))
 
 
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    z = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return z / z.sum(axis=-1, keepdims=True)
+def choose(rule, logits, candidates, reads=PAIRS) -> np.ndarray:
+    start = jnp.zeros(len(logits), jnp.int32)
+    return np.asarray(ASK(rule, prediction_of(logits, reads), candidates, start, None)[0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -60,10 +57,9 @@ def test_thresholds(seed, threshold, factor):
     logits = (rng.normal(size=(1, 12, 32)) * 4).astype(np.float32)
     logits[..., -1] = -20.0
     candidates = rng.random((1, 12)) < 0.7
-    prediction = prediction_of(logits)
-    confidence = probabilities(logits).max(axis=-1)[0]
+    confidence = np.exp(log_softmax(logits)).max(axis=-1)[0]
 
-    chosen = dc.ConfidenceThreshold(threshold)(prediction, jnp.asarray(candidates))[0]
+    (chosen,) = choose(dc.ConfidenceThreshold(threshold=threshold), logits, candidates)
     np.testing.assert_array_equal(chosen, candidates[0] & (confidence >= threshold))
 
     expected = np.zeros(12, bool)
@@ -72,27 +68,32 @@ def test_thresholds(seed, threshold, factor):
         if confidence[i] < 1 - factor / (n + 1):
             break
         expected[i] = True
-    chosen = dc.FactorThreshold(factor)(prediction, jnp.asarray(candidates))[0]
+    (chosen,) = choose(dc.FactorThreshold(factor=factor), logits, candidates)
     np.testing.assert_array_equal(chosen, expected)
-    assert not dc.TopOne()(prediction, jnp.asarray(candidates)).any()
+    assert not choose(dc.TopOne(), logits, candidates).any()
 
 
 def test_a_threshold_of_one_wants_certainty():
     logits = np.zeros((1, 2, 8), np.float32)
     logits[0, 0, 1], logits[0, 1, 1] = 20.0, 60.0  # float32 rounds both probabilities to 1; float64 only one
-    chosen = dc.ConfidenceThreshold(1.0)(prediction_of(logits), jnp.ones((1, 2), bool))
+    chosen = choose(dc.ConfidenceThreshold(threshold=1.0), logits, np.ones((1, 2), bool))
     assert chosen.tolist() == [[False, True]]
 
 
-def test_conflict_score():
+def test_conflicts_are_pairs_of_the_pool_whose_score_exceeds_gamma():
+    """D_ij = log p_i(y_j) + log p_j(y_i) > gamma, and both have a confidence of at least tau_low."""
     logits = (np.random.default_rng(1).normal(size=(2, 6, 32)) * 3).astype(np.float32)
-    prediction = prediction_of(logits)
-    log_p, token = np.log(probabilities(logits)), np.asarray(prediction.token)
-    for b in range(2):
-        for i in range(6):
-            for j in range(6):
-                expected = log_p[b, i, token[b, j]] + log_p[b, j, token[b, i]]
-                assert conflict_score(prediction)[b, i, j] == pytest.approx(expected, rel=1e-5)
+    prediction = prediction_of(logits, PAIRS)
+    log_p, token = log_softmax(logits), np.asarray(prediction.token)
+    rule = dc.ConflictFree(tau_low=0.3, tau_high=0.9, gamma=-7.0)
+    everything, start = jnp.ones((2, 6), bool), jnp.zeros(2, jnp.int32)
+    _, _, told = rule(prediction, everything, start, None)
+    pool = np.exp(np.asarray(prediction.log_confidence)) >= 0.3
+    for b, i, j in np.ndindex(2, 6, 6):
+        score = log_p[b, i, token[b, j]] + log_p[b, j, token[b, i]]
+        expected = i != j and score > -7.0 and pool[b, i] and pool[b, j]
+        assert bool(told.conflicts[b, i, j]) == expected
+    assert 0 < int(told.conflicts.sum()) < pool.sum() ** 2, "the case is to have both"
 
 
 def test_certain_positions_are_taken_even_if_they_conflict():
@@ -100,6 +101,6 @@ def test_certain_positions_are_taken_even_if_they_conflict():
     logits[0, :2, 1] = 0.0  # two positions sure of the same token: a conflict, D = 0
     logits[0, 2, 1], logits[0, 2, 2] = -0.5, 1.8  # a third, less sure, with D = -14.4 to both
     policy = dc.ConflictFree(tau_low=0.5, tau_high=0.95, gamma=-15.0)
-    assert policy(prediction_of(logits), jnp.ones((1, 3), bool)).tolist() == [[True, True, False]]
+    assert choose(policy, logits, np.ones((1, 3), bool)).tolist() == [[True, True, False]]
     loose = dc.ConflictFree(tau_low=0.5, tau_high=0.95, gamma=0.0)
-    assert loose(prediction_of(logits), jnp.ones((1, 3), bool)).tolist() == [[True, True, True]]
+    assert choose(loose, logits, np.ones((1, 3), bool)).tolist() == [[True, True, True]]

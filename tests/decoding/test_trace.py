@@ -11,16 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from predictions import log_softmax
 
 import depcap_jax as dc
-from depcap_jax.decoding.generate import _generate, _generate_traced, start
-from depcap_jax.decoding.loop import _choose, _commit, finish, is_live, plan_turn
-from depcap_jax.decoding.partition import DepGABlocks
-from depcap_jax.decoding.reference import _compress, _kl, _log_softmax
-from depcap_jax.decoding.select import ConflictFree
-from depcap_jax.inspect.replay import replay, spell
+from depcap_jax.decoding.generate import _generate
+from depcap_jax.decoding.reference import _compress, _kl
+from depcap_jax.inspect.replay import replay
 
 GEN_LENGTH = 24
+SIGNALS = ("influence", "uncertainty", "score")
 LENGTHS = np.array([5, 12, 16])
 PROMPTS = np.random.default_rng(7).integers(0, 500, (3, 16))
 # Thresholds that this untrained-looking model meets, so that there are candidates and conflicts.
@@ -61,27 +60,24 @@ def test_the_trace_changes_nothing(pair):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_off_it_is_not_in_the_program(model, name):
-    """The program of `generate` is that of the bare loop: pass, choice, commit, and nothing beside them."""
+    """The program of `generate` is that of the bare loop, to the letter: `start`, turns, `finish`."""
     config = CONFIGS[name]
 
     def bare(model, prompt_ids, lengths, config, keys):
         def turn(state):
-            state, plan, opening = plan_turn(model, state, config)
-            hidden, kv = config.cache.forward(model, state, plan, config.sizes)
-            choice = _choose(model, hidden, state, config, plan, opening, None)
-            return _commit(dataclasses.replace(state, kv=kv), choice, plan, opening)
+            return dc.decode_step(model, state, config)[0]
 
-        state = start(model, prompt_ids, lengths, config, keys)
-        state = lax.while_loop(lambda state: jnp.any(is_live(model, state, config)), turn, state)
-        return finish(model, state, config)
+        state = dc.start(model, prompt_ids, lengths, config, keys)
+        state = lax.while_loop(lambda state: jnp.any(dc.is_live(model, state, config)), turn, state)
+        return dc.finish(model, state, config)
 
     args = model, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), config, None
     bare.__name__ = "_generate"  # the module's name in the text
-    off = _generate.lower(*args).as_text()
+    off = _generate.lower(*args, trace=False).as_text()
     assert off == jax.jit(bare).lower(*args).as_text()
     buffer = f"tensor<3x{GEN_LENGTH}x{GEN_LENGTH}xf32>"
     assert buffer not in off
-    assert buffer in _generate_traced.lower(*args).as_text()
+    assert buffer in _generate.lower(*args, trace=True).as_text()
 
 
 def test_every_pass_sees_the_open_positions_of_its_block(pair):
@@ -128,29 +124,31 @@ def _distributions(model: dc.Transformer, result: dc.DecodeResult, row: int, ste
     known = (seen.commit_step > 0) & (seen.commit_step < step)
     tokens = np.concatenate([prompt, np.where(known, seen.tokens, model.config.mask_token_id)])[None]
     hidden, _ = model.hidden(jnp.asarray(tokens), valid=jnp.ones(tokens.shape, bool))
-    return _log_softmax(np.asarray(model.logits(hidden)[0], np.float64))[LENGTHS[row] :]
+    return log_softmax(np.asarray(model.logits(hidden)[0]))[LENGTHS[row] :]
 
 
 def test_signals_are_the_papers(model, traced):
     """I and H from plain full passes in float64; the boundary is the first negative score, clipped."""
     rule: Any = CONFIGS["depcap"].partition
-    assert isinstance(rule, DepGABlocks)
-    seen: Any = replay(traced, 1)
+    seen = replay(traced, 1)
     assert len(seen.blocks) > 2
-    assert np.isnan(seen.blocks[0].influence).all()
-    assert np.isnan(seen.blocks[0].score).all()
+    first = seen.cut_by(seen.blocks[0])
+    assert not first["influence"].any()
+    assert not first["score"].any()
+    assert first["uncertainty"].all()
     for last, block in zip(seen.blocks, seen.blocks[1:], strict=False):
         width = min(rule.l_max, GEN_LENGTH - block.start)
-        assert len(block.influence) == len(block.uncertainty) == len(block.score) == width
+        told = seen.cut_by(block)
+        assert {name: len(numbers) for name, numbers in told.items()} == dict.fromkeys(SIGNALS, width)
         before, now = (_distributions(model, traced, 1, b.begun) for b in (last, block))
         ahead = range(block.start, block.start + width)
         influence = [
             _kl(_compress(now[k], rule.top_k_cache), _compress(before[k], rule.top_k_cache)) for k in ahead
         ]
-        np.testing.assert_allclose(block.influence, influence, rtol=2e-3, atol=2e-5)
+        np.testing.assert_allclose(told["influence"], influence, rtol=2e-3, atol=2e-5)
         entropy = [-(np.exp(now[k]) * now[k]).sum() for k in ahead]
-        np.testing.assert_allclose(block.uncertainty, entropy, rtol=2e-3, atol=2e-5)
-        negative = np.flatnonzero(block.score < 0)
+        np.testing.assert_allclose(told["uncertainty"], entropy, rtol=2e-3, atol=2e-5)
+        negative = np.flatnonzero(told["score"] < 0)
         length = negative[0] if len(negative) else width
         assert block.size == min(max(length, rule.l_min), rule.l_max, GEN_LENGTH - block.start)
 
@@ -158,15 +156,13 @@ def test_signals_are_the_papers(model, traced):
 def test_conflicts_are_the_papers(model, traced):
     """At each block's start, where the pass is a full one: D_ij > gamma between members of the pool."""
     rule: Any = CONFIGS["depcap"].select
-    assert isinstance(rule, ConflictFree)
     seen, found = replay(traced, 1), 0
-    assert seen.conflicts is not None
     for block in seen.blocks:
         log_p = _distributions(model, traced, 1, block.begun)
         guess, c = seen.guess[block.begun - 1], seen.confidence[block.begun - 1]
         pool = [k for k in range(block.start, block.end) if c[k] >= rule.tau_low]
         score = {(i, j): log_p[i, guess[j]] + log_p[j, guess[i]] for i in pool for j in pool if i < j}
-        drawn = {(int(i), int(j)) for i, j in seen.conflicts[block.begun - 1]}
+        drawn = {(int(i), int(j)) for i, j in seen.pairs(block.begun)["conflicts"]}
         clear = {pair for pair, d in score.items() if abs(d - float(rule.gamma)) > 1e-3}
         assert drawn & clear == {pair for pair in clear if score[pair] > float(rule.gamma)}
         assert drawn <= set(score)
@@ -179,18 +175,28 @@ def test_conflicting_positions_are_not_committed_together(traced):
     rule: Any = CONFIGS["depcap"].select
     for row in range(len(LENGTHS)):
         seen = replay(traced, row)
-        for step, edges in enumerate(seen.conflicts or (), start=1):
+        for step in range(1, seen.nfe + 1):
             c = seen.confidence[step - 1]
-            for i, j in edges:
+            for i, j in seen.pairs(step)["conflicts"]:
                 together = seen.commit_step[i] == step == seen.commit_step[j]
                 best = np.nanargmax(c) in (i, j)
                 assert not together or min(c[i], c[j]) >= rule.tau_high or best
 
 
-def test_policies_without_signals_have_none(model):
+def test_what_a_policy_does_not_tell_is_not_there(model):
     seen = replay(dc.generate(model, PROMPTS, LENGTHS, config=CONFIGS["confidence"], trace=True))
-    assert seen.conflicts is None
-    assert all(block.influence is block.uncertainty is block.score is None for block in seen.blocks)
+    assert seen.pairs(1) == seen.chosen_by(1) == seen.cut_by(seen.blocks[0]) == {}
+
+
+def test_the_cache_tells_its_passes(traced):
+    """A full pass at each block's start, and spans of the compiled width between them."""
+    seen = replay(traced, 1)
+    begun = {block.begun for block in seen.blocks}
+    for step in range(1, seen.nfe + 1):
+        assert seen.facts(step)["refresh"] == (step in begun)
+        if not seen.facts(step)["refresh"]:
+            assert seen.facts(step)["width"] in (8, PROMPTS.shape[1] + GEN_LENGTH)
+    assert len(begun) < seen.nfe
 
 
 def test_a_row_is_recorded_the_same_alone(model, traced):
@@ -208,24 +214,5 @@ def test_reading_what_was_not_recorded(model, traced):
         replay(dataclasses.replace(traced, trace=None))
     wrong: list[Any] = [3, -1, True, "0"]
     for row in wrong:
-        with pytest.raises(ValueError, match=r"row must be a whole number in \[0, 2\]"):
+        with pytest.raises(ValueError, match=r"row must be an integer in \[0, 2\]"):
             replay(traced, row)
-
-
-def test_pieces_put_together_are_the_text():
-    from training import vocabulary as tiny
-
-    encoder: Any = tiny.build()
-    text = "Ida had 28 coins. Kim came to Ida.\n#### 26"
-    tokens = encoder.encode(text).ids
-    pieces = spell(tokens, _Fast(encoder))
-    assert len(pieces) == len(tokens)
-    assert "".join(pieces) == text
-    assert spell([tokens[0], -1, tokens[1]], _Fast(encoder)) == ["Ida", "", " had"]
-    assert spell([7, -1], None) == ["#7", ""]
-
-
-def _Fast(encoder: Any) -> Any:  # noqa: N802 (a class in all but name)
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast(tokenizer_object=encoder)

@@ -67,13 +67,15 @@ def test_decode_map(result):
 
 def test_signals(result):
     number = 2
-    block = replay(result, 1).blocks[number]
+    seen = replay(result, 1)
+    block = seen.blocks[number]
+    told = seen.cut_by(block)
     above, below = panels(plots.signals(result, number, 1))
     drawn = {line.get_label(): line for line in [*above.lines, *below.lines]}
     for label, values in (
-        ("influence $I_k$", block.influence),
-        ("uncertainty $H_k$", block.uncertainty),
-        ("score $S_k$", block.score),
+        ("influence $I_k$", told["influence"]),
+        ("uncertainty $H_k$", told["uncertainty"]),
+        ("score $S_k$", told["score"]),
     ):
         np.testing.assert_array_equal(drawn[label].get_ydata(), values)
         assert drawn[label].get_xdata()[0] == block.start
@@ -84,13 +86,13 @@ def test_signals(result):
 
 def test_conflict_graph(result):
     seen = replay(result, 1)
-    assert seen.conflicts is not None
-    step = 1 + int(np.argmax([len(edges) for edges in seen.conflicts]))
-    assert len(seen.conflicts[step - 1]) > 0
+    step = max(range(1, seen.nfe + 1), key=lambda step: len(seen.pairs(step)["conflicts"]))
+    edges = seen.pairs(step)["conflicts"]
+    assert len(edges) > 0
     above, below = panels(plots.conflicts(result, step, 1))
     arcs = {patch.get_gid(): patch for patch in above.patches}
-    assert set(arcs) == {f"{i}-{j}" for i, j in seen.conflicts[step - 1]}
-    for i, j in seen.conflicts[step - 1]:
+    assert set(arcs) == {f"{i}-{j}" for i, j in edges}
+    for i, j in edges:
         assert arcs[f"{i}-{j}"].get_center()[0] == (i + j) / 2
         assert arcs[f"{i}-{j}"].get_width() == j - i
     marks = {collection.get_label(): collection.get_offsets().data for collection in below.collections}
@@ -132,11 +134,11 @@ def test_figures_are_not_left_open(result):
 def test_what_cannot_be_drawn(result, fixed):
     with pytest.raises(ValueError, match="no signals to draw"):
         plots.signals(fixed)
-    with pytest.raises(ValueError, match="no conflicts to draw"):
+    with pytest.raises(ValueError, match="nothing to draw"):
         plots.conflicts(fixed, 1)
-    with pytest.raises(ValueError, match=r"block must be a whole number in \[0, "):
+    with pytest.raises(ValueError, match=r"block must be an integer in \[0, "):
         plots.signals(result, 99)
-    with pytest.raises(ValueError, match=r"step must be a whole number in \[1, "):
+    with pytest.raises(ValueError, match=r"step must be an integer in \[1, "):
         plots.conflicts(result, 0)
     for draw in (plots.decode_map, plots.progress):
         with pytest.raises(ValueError, match="trace=True"):

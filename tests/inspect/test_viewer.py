@@ -15,13 +15,14 @@ from typing import Any
 import golden_runs
 import numpy as np
 import pytest
+from depcap_jax.text.spelling import spell
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import depcap_jax as dc
 from depcap_jax.cli.commands import depcap_trace as command
 from depcap_jax.inspect import viewer
-from depcap_jax.inspect.replay import replay, spell
+from depcap_jax.inspect.replay import replay
 
 EVIL = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 PROMPT = f"what {EVIL} & 'why'?"
@@ -84,18 +85,18 @@ def test_the_page_holds_what_the_trace_says(results, tokenizer):
             assert run["table"][int.from_bytes(record[:-1], "little")] == tokenizer.decode([guess])
             assert record[-1] == pytest.approx(255 * confidence, abs=0.51)
     depcap, vanilla = data["runs"]
-    blocks: Any = replay(results[0]).blocks
-    for block, was in zip(depcap["blocks"][1:], blocks[1:], strict=True):
-        np.testing.assert_allclose(block["I"], was.influence, rtol=1e-3)
-        np.testing.assert_allclose(block["H"], was.uncertainty, rtol=1e-3)
-        np.testing.assert_allclose(block["S"], was.score, rtol=1e-3)
-    assert depcap["blocks"][0]["I"] == [None] * 8
-    assert vanilla["blocks"][0]["I"] is None
-    assert vanilla["conflicts"] is None
-    edges = replay(results[0]).conflicts
-    assert edges is not None
-    assert depcap["conflicts"] == [pairs.ravel().tolist() for pairs in edges]
-    assert any(depcap["conflicts"])
+    seen = replay(results[0])
+    for block, was in zip(depcap["blocks"], seen.blocks, strict=True):
+        told = seen.cut_by(was)
+        assert set(block["curves"]) == set(told) == {"influence", "uncertainty", "score"}
+        for name, numbers in told.items():
+            np.testing.assert_allclose(block["curves"][name], numbers, rtol=1e-3)
+    assert vanilla["blocks"][0]["curves"] == {}
+    assert vanilla["passes"][0]["pairs"] == {}
+    for step, told in enumerate(depcap["passes"], start=1):
+        assert told["pairs"] == {"conflicts": seen.pairs(step)["conflicts"].ravel().tolist()}
+        assert told["facts"] == {"refresh": 1.0, "width": 12 + 24}
+    assert any(told["pairs"]["conflicts"] for told in depcap["passes"])
 
 
 def test_no_token_is_markup(results, tokenizer):
@@ -255,9 +256,8 @@ def test_arrow_keys_and_the_slider_step(opened, results):
         fresh = opened.find_elements("css selector", ".pane:first-child .t.fresh")
         assert len(fresh) == seen.commits[step - 1]
         arcs = opened.find_elements("css selector", ".pane:first-child path[data-edge]")
-        assert seen.conflicts is not None
         drawn = {arc.get_attribute("data-edge") for arc in arcs}
-        assert drawn == {f"{i}-{j}" for i, j in seen.conflicts[step - 1]}
+        assert drawn == {f"{i}-{j}" for i, j in seen.pairs(step)["conflicts"]}
     keys(opened, "\ue012")  # left
     assert texts(opened, "#where") == [f"pass 2 / {last}"]
     slide = "const s = document.getElementById('slider'); s.value = 5; s.dispatchEvent(new Event('input'))"
@@ -296,8 +296,9 @@ def test_a_token_tells_its_story(opened, results, tokenizer):
     boundary = opened.find_element("css selector", "#chart [data-boundary]")
     assert int(boundary.get_attribute("data-boundary")) == seen.blocks[2].size
     lines = opened.find_elements("css selector", "#chart [data-line]")
-    assert [line.get_attribute("data-line") for line in lines] == ["I", "H", "S"]
-    assert all(line.get_attribute("d").count("L") == len(seen.blocks[2].score) - 1 for line in lines)
+    told = seen.cut_by(seen.blocks[2])
+    assert [line.get_attribute("data-line") for line in lines] == list(told)
+    assert all(line.get_attribute("d").count("L") == len(told["score"]) - 1 for line in lines)
     opened.execute_script("document.querySelector('.answer').focus()")
     hover(opened, 0, 0)
     keys(opened, *["\ue015"] * position)  # down

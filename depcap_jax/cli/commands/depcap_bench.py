@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from depcap_jax.inspect import overhead as bench
+from depcap_jax.decoding.policy import check_integer
+from depcap_jax.decoding.recipes import CACHES, RECIPES
 
 SUMMARY = "divide whole decodes by their own bare forward passes, in one run"
 EXAMPLES = """
@@ -17,11 +18,48 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("--model", metavar="M", help="a name or folder; default: a random yardstick model")
-    bench.add_arguments(parser)
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["depcap"], help="default: depcap")
+    parser.add_argument(
+        "--caches", nargs="+", choices=CACHES, default=["none", "dual"], help="default: none dual"
+    )
+    parser.add_argument(
+        "--batches", nargs="+", type=int, default=[1], metavar="N", help="rows decoded together; default: 1"
+    )
+    parser.add_argument("--prompt-length", type=int, metavar="N", help="default: 128, or half the context")
+    parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")
+    parser.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help="how often each pair is measured; default: 3"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Prints the table."""
+    """Prints the table, one line at a time."""
     from depcap_jax.checkpoints.loading import load
+    from depcap_jax.inspect.overhead import measure_all, random_model
+    from depcap_jax.text.fitting import answer_length
 
-    bench.report(arguments, None if arguments.model is None else load(arguments.model)[0])
+    for batch in arguments.batches:
+        check_integer("--batches", batch, 1)
+    check_integer("--repeats", arguments.repeats, 1)
+    model = random_model() if arguments.model is None else load(arguments.model)[0]
+    context = model.config.max_length
+    prompt_length = min(128, context // 2) if arguments.prompt_length is None else arguments.prompt_length
+    gen_length = answer_length(context) if arguments.gen_length is None else arguments.gen_length
+    check_integer("--prompt-length", prompt_length, 1, context - 1)
+    check_integer("--gen-length", gen_length, 1, context - prompt_length)
+    columns = f"{'recipe':12}{'cache':8}{'batch':>5}{'turns':>7}{'tokens/s':>10}{'whole / bare passes':>21}"
+    print(columns, flush=True)
+    for row in measure_all(
+        model,
+        recipes=tuple(arguments.recipes),
+        caches=tuple(arguments.caches),
+        batches=tuple(arguments.batches),
+        prompt_length=prompt_length,
+        gen_length=gen_length,
+        repeats=arguments.repeats,
+    ):
+        rate = row.tokens / row.seconds
+        print(
+            f"{row.recipe:12}{row.cache:8}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}",
+            flush=True,
+        )
