@@ -17,7 +17,8 @@ import numpy as np
 
 from depcap_jax.decoding.policy import check_count
 from depcap_jax.decoding.state import DecodeResult
-from depcap_jax.inspect.replay import Block, Replay, replay, spell
+from depcap_jax.inspect.replay import Block, Replay, replay
+from depcap_jax.text.spelling import spell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

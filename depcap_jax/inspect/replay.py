@@ -1,4 +1,4 @@
-"""One row of a traced decode on the host: NumPy, cut to what happened, with its tokens as text.
+"""One row of a traced decode on the host: NumPy, cut to what happened.
 
 What `plots` draws and `viewer` plays. Axis letters: G answer positions, F forward passes, W window
 positions, A alternatives.
@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from depcap_jax.decoding.policy import check_count
 from depcap_jax.decoding.state import DecodeResult
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-# Tokens before a token that its spelling may depend on: a space, a character of several bytes.
-_CONTEXT = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,37 +141,3 @@ def _conflicts(packed: Any, row: int, nfe: int, blocks: Sequence[Block]) -> tupl
         start = blocks[int(np.searchsorted(begun, step, side="right")) - 1].start
         found.append(start + np.argwhere(np.triu(edges[:, : edges.shape[0]], 1)))
     return tuple(found)
-
-
-def token_text(token: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """A token by itself: its text, or its number where there is no tokenizer."""
-    if token < 0:
-        return ""
-    if tokenizer is None:
-        return f"#{token}"
-    text = _decode(tokenizer, [token])
-    return text or str(tokenizer.convert_ids_to_tokens(int(token)))
-
-
-def spell(tokens: Sequence[int] | np.ndarray, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
-    """The text of each token as it reads behind those before it, spaces included; "" for -1.
-
-    Put together the pieces are the tokenizer's own text of all of them, special tokens included.
-    """
-    if tokenizer is None:
-        return [token_text(int(token), None) for token in tokens]
-    pieces, context = [], []
-    for token in map(int, tokens):
-        if token < 0:
-            pieces.append("")
-            continue
-        # A character of several tokens is U+FFFD until its last one.
-        before, after = _decode(tokenizer, context).rstrip("�"), _decode(tokenizer, [*context, token])
-        pieces.append(after[len(before) :] if after.startswith(before) else token_text(token, tokenizer))
-        context = [*context, token][-_CONTEXT:]
-    return pieces
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
-    settings = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
-    return str(tokenizer.decode(tokens, **settings))  # type: ignore[arg-type]  # one text for one list

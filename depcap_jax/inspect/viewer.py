@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depcap_jax.decoding.state import DecodeResult
-from depcap_jax.inspect.replay import Block, Replay, replay, spell, token_text
+from depcap_jax.inspect.replay import Block, Replay, replay
+from depcap_jax.text.spelling import spell, token_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -18,7 +18,7 @@ from depcap_jax.decoding.loop import _choose, _commit, finish, is_live, plan_tur
 from depcap_jax.decoding.partition import DepGABlocks
 from depcap_jax.decoding.reference import _compress, _kl, _log_softmax
 from depcap_jax.decoding.select import ConflictFree
-from depcap_jax.inspect.replay import replay, spell
+from depcap_jax.inspect.replay import replay
 
 GEN_LENGTH = 24
 LENGTHS = np.array([5, 12, 16])
@@ -210,22 +210,3 @@ def test_reading_what_was_not_recorded(model, traced):
     for row in wrong:
         with pytest.raises(ValueError, match=r"row must be a whole number in \[0, 2\]"):
             replay(traced, row)
-
-
-def test_pieces_put_together_are_the_text():
-    from training import vocabulary as tiny
-
-    encoder: Any = tiny.build()
-    text = "Ida had 28 coins. Kim came to Ida.\n#### 26"
-    tokens = encoder.encode(text).ids
-    pieces = spell(tokens, _Fast(encoder))
-    assert len(pieces) == len(tokens)
-    assert "".join(pieces) == text
-    assert spell([tokens[0], -1, tokens[1]], _Fast(encoder)) == ["Ida", "", " had"]
-    assert spell([7, -1], None) == ["#7", ""]
-
-
-def _Fast(encoder: Any) -> Any:  # noqa: N802 (a class in all but name)
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast(tokenizer_object=encoder)

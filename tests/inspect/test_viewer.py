@@ -21,7 +21,8 @@ from transformers import PreTrainedTokenizerFast
 import depcap_jax as dc
 from depcap_jax.cli.commands import depcap_trace as command
 from depcap_jax.inspect import viewer
-from depcap_jax.inspect.replay import replay, spell
+from depcap_jax.inspect.replay import replay
+from depcap_jax.text.spelling import spell
 
 EVIL = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 PROMPT = f"what {EVIL} & 'why'?"
