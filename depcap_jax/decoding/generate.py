@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -65,13 +66,48 @@ def prepare(
     *,
     config: DecodeConfig | None = None,
     key: jax.Array | None = None,
+    trace: bool = False,
 ) -> None:
     """Compiles what `generate` needs for prompts of shape [batch, width], and decodes nothing."""
     config = DecodeConfig() if config is None else config
     # Rows with a bad length never come alive, so the loop ends before its first pass.
     nobody = np.full(batch, -1, np.int32)
     prompts = np.zeros((batch, width), np.int32)
-    jax.block_until_ready(_generate(model, prompts, nobody, _as_data(config), _row_keys(key, batch, config)))
+    run = _generate_traced if trace else _generate
+    jax.block_until_ready(run(model, prompts, nobody, _as_data(config), _row_keys(key, batch, config)))
+
+
+def generate_canvas(
+    model: DiffusionLM,
+    tokens: jax.Array | np.ndarray,
+    open: jax.Array | np.ndarray,
+    lengths: jax.Array | np.ndarray,
+    *,
+    config: DecodeConfig | None = None,
+    key: jax.Array | None = None,
+    trace: bool = False,
+) -> DecodeResult:
+    """Decodes the open positions of a canvas."""
+    config = DecodeConfig() if config is None else config
+    keys = _row_keys(key, len(tokens), config)
+    return _generate_canvas(model, tokens, open, lengths, _as_data(config), keys, trace)
+
+
+@functools.partial(jax.jit, static_argnames="trace")
+def _generate_canvas(
+    model: DiffusionLM,
+    tokens: jax.Array,
+    open_: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    keys: jax.Array | None,
+    trace: bool,
+) -> DecodeResult:
+    state = init_state(model, config, tokens, open_, lengths, key=keys)
+    if not trace:
+        return finish(model, decode(model, state, config), config)
+    state, recorded = decode_traced(model, state, config)
+    return dataclasses.replace(finish(model, state, config), trace=recorded)
 
 
 @jax.jit

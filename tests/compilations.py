@@ -1,0 +1,54 @@
+"""Counts what JAX compiles."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+_EVENTS = "/jax/core/compile/"  # tracing, lowering and compiling, one after another
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+# Outside of jit each operation is a little program of JAX's own.
+_ONE_OPERATION = {*dir(jnp), *dir(lax)}
+
+
+@dataclasses.dataclass
+class Compilations:
+    """What was compiled so far."""
+
+    programs: list[str] = dataclasses.field(default_factory=list)
+    """The names of the jitted functions, once for every compilation."""
+    seconds: float = 0.0
+    """Spent on tracing, lowering and compiling, single operations included."""
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+
+@contextmanager
+def compilations() -> Iterator[Compilations]:
+    """Watches what is compiled inside the block, whether or not a cache on disk has it.
+
+    with compilations() as compiled:
+        generate(...)
+    assert len(compiled) == 1, compiled
+    """
+    compiled = Compilations()
+
+    def listen(event: str, seconds: float, **details: Any) -> None:
+        if event.startswith(_EVENTS):
+            compiled.seconds += seconds
+        name = str(details.get("fun_name")).removeprefix("jit(").removesuffix(")")
+        if event == _COMPILED and name.lstrip("_") not in _ONE_OPERATION:
+            compiled.programs.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
