@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-_EVENTS = "/jax/core/compile/"  # tracing, lowering and compiling, one after another
-_COMPILED = "/jax/core/compile/backend_compile_duration"
+_EVENT = "/jax/core/compile/backend_compile_duration"
 # Outside of jit each operation is a little program of JAX's own.
-_ONE_OPERATION = {*dir(jnp), *dir(lax)}
+_ONE_OPERATION = {*dir(jnp), *dir(lax), "stage", "threefry_seed", "threefry_fold_in", "threefry_split"}
 
 
 @dataclasses.dataclass
@@ -24,7 +23,7 @@ class Compilations:
     programs: list[str] = dataclasses.field(default_factory=list)
     """The names of the jitted functions, once for every compilation."""
     seconds: float = 0.0
-    """Spent on tracing, lowering and compiling, single operations included."""
+    """Spent on compiling them."""
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -41,11 +40,10 @@ def compilations() -> Iterator[Compilations]:
     compiled = Compilations()
 
     def listen(event: str, seconds: float, **details: Any) -> None:
-        if event.startswith(_EVENTS):
-            compiled.seconds += seconds
         name = str(details.get("fun_name")).removeprefix("jit(").removesuffix(")")
-        if event == _COMPILED and name.lstrip("_") not in _ONE_OPERATION:
+        if event == _EVENT and name.lstrip("_") not in _ONE_OPERATION:
             compiled.programs.append(name)
+            compiled.seconds += seconds
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:

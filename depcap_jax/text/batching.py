@@ -119,7 +119,7 @@ class Batcher:
         """
         self.check(prompts)
         begin = time.perf_counter()
-        key = check_key(self._config, jax.random.key(0))
+        key = None if self._config.sampling is None else jax.random.key(0)
         for _, rows, width in self._batches(prompts, indices):
             self._prepare(rows, width, row_keys(key, [0] * rows), trace)
         return time.perf_counter() - begin
