@@ -39,11 +39,11 @@ def compilations() -> Iterator[Compilations]:
     """
     compiled = Compilations()
 
-    def listen(event: str, seconds: float, **details: Any) -> None:
+    def listen(event: str, duration_secs: float, **details: Any) -> None:
         name = str(details.get("fun_name")).removeprefix("jit(").removesuffix(")")
         if event == _EVENT and name.lstrip("_") not in _ONE_OPERATION:
             compiled.programs.append(name)
-            compiled.seconds += seconds
+            compiled.seconds += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
