@@ -28,6 +28,22 @@ def byte_tokenizer(merges: int) -> PreTrainedTokenizerFast:
 
 
 @functools.cache
+def halving_tokenizer() -> PreTrainedTokenizerFast:
+    """Every token is the second byte of one character and the first of the next: none is whole in a token."""
+    characters = {byte: character for character, byte in _bytes_of_characters().items()}
+    halves = [
+        characters[second] + characters[first] for first in range(0xC3, 0xCB) for second in range(0x80, 0xC0)
+    ]
+    tokens = {token: index for index, token in enumerate(halves[:EOS])}
+    tokenizer = Tokenizer(models.WordLevel(tokens, unk_token=halves[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    fast.add_special_tokens({"eos_token": "<eos>", "mask_token": "<mask>"})
+    return fast
+
+
+@functools.cache
 def _bytes_of_characters() -> dict[str, int]:
     """The byte that each character of the alphabet stands for: GPT-2's table."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
