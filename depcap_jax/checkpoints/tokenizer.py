@@ -24,10 +24,6 @@ TOKENIZER_FILES = (
 """What a tokenizer may be made of; the vocabulary is the first, or the last two together."""
 
 
-class MissingTokenizerError(CheckpointError):
-    """Text was given to, or wanted from, a model whose checkpoint has no tokenizer."""
-
-
 def has_vocabulary(folder: Path) -> bool:
     """True if the folder's files are enough for a tokenizer."""
     pair = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
@@ -60,14 +56,3 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     except Exception as error:  # the Rust tokenizers raise a bare Exception
         reason = first_line(error)
         raise CheckpointError(f"the tokenizer files in {folder} cannot be used: {reason}") from error
-
-
-def require_tokenizer(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
-    """The tokenizer itself; raises `MissingTokenizerError`, saying what to do, if it is None."""
-    if tokenizer is None:
-        raise MissingTokenizerError(
-            "this checkpoint has no tokenizer: text needs one. Put tokenizer.json (LLaDA) or vocab.json and "
-            "merges.txt (Dream), with tokenizer_config.json, beside the weights and load again, "
-            "or pass token ids instead of text"
-        )
-    return tokenizer

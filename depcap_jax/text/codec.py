@@ -1,15 +1,14 @@
-"""Between text and ids: chat templates, templates with gaps, and what a reader sees of an answer."""
+"""Between text and ids: with a chat template or without, and what a reader sees of an answer."""
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from depcap_jax.checkpoints.tokenizer import require_tokenizer
+from depcap_jax.text.spelling import spell_runs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -17,7 +16,20 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or a conversation: [{"role": "user", "content": "..."}, ...]."""
 
-_GAP = re.compile(r"\[gap:(\d+)\]")
+
+class MissingTokenizerError(ValueError):
+    """Text was given to, or wanted from, a model whose checkpoint has no tokenizer."""
+
+
+def require_tokenizer(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+    """The tokenizer itself; raises `MissingTokenizerError`, saying what to do, if it is None."""
+    if tokenizer is None:
+        raise MissingTokenizerError(
+            "this checkpoint has no tokenizer: text needs one. Put tokenizer.json (LLaDA) or vocab.json and "
+            "merges.txt (Dream), with tokenizer_config.json, beside the weights and load again, "
+            "or pass token ids instead of text"
+        )
+    return tokenizer
 
 
 class Codec:
@@ -62,63 +74,28 @@ class Codec:
         """The text of some ids, special tokens left out."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
-    def read_fillings(
-        self, parts: Sequence[str | int], pieces: Sequence[Sequence[int]], dropped: Sequence[int]
-    ) -> list[str]:
-        """The text of each gap: as it reads behind what stands before it, without the ids `dropped`.
-
-        Args:
-          parts: a template, as `parse_template` gives it.
-          pieces: the ids of each part, gaps filled.
-          dropped: ids that a gap may hold but that are not shown.
-        """
-        fillings: list[str] = []
-        before: list[int] = []
-        written = ""
-        for part, piece in zip(parts, pieces, strict=True):
-            if isinstance(part, str):
-                written += part
-                before += piece
-                continue
-            shown = [token for token in piece if token not in dropped]
-            # Decoded alone a word may lose the space before it, so it is read off in its place.
-            context, both = self.decode(before), self.decode([*before, *shown])
-            filling = both[len(context) :] if both.startswith(context) else self.decode(shown)
-            # A tokenizer that drops a space and writes it back itself must not write a second one.
-            if written[-1:].isspace() and not context[-1:].isspace():
-                filling = filling.lstrip(" ")
-            fillings.append(filling)
-            written += filling
-            before += shown
-        return fillings
-
     def read_partial(
         self, tokens: np.ndarray, steps: np.ndarray, ends: Sequence[int]
     ) -> list[tuple[str, int]]:
         """A half-decoded answer as text, cut where the pass changes that committed it.
 
+        Once nothing is open before the end, the pieces put together are `decode` of the visible ids.
+
         Args:
           tokens: [G] its ids.
-          steps: [G] the pass at which each was committed; 0 where it is open: an underscore a token.
+          steps: [G] the pass at which each was committed; 0 where it is open: an underscore per token.
           ends: ids that end an answer; it is shown up to the first of them, or to its last committed token.
         """
         ended = np.isin(tokens, ends) & (steps > 0)
         steps = steps[: np.argmax(ended) if ended.any() else None]
         steps = steps[: np.max(np.flatnonzero(steps), initial=-1) + 1]
-        pieces: list[tuple[str, int]] = []
-        committed: list[int] = []
-        written = ""
-        for step, run in itertools.groupby(range(len(steps)), key=lambda index: int(steps[index])):
-            positions = list(run)
-            if step == 0:
-                pieces.append(("_" * len(positions), 0))
-                continue
-            # A token alone may lose the space before it, so a run is read off behind what precedes it.
-            committed += tokens[positions].tolist()
-            text = self.decode(committed)
-            pieces.append((text[len(written) :], step))
-            written = text
-        return pieces
+        pairs = zip(steps.tolist(), tokens.tolist(), strict=False)  # what was cut off stays out
+        grouped = itertools.groupby(pairs, key=lambda pair: pair[0])
+        runs = [(step, [token for _, token in group]) for step, group in grouped]
+        texts = spell_runs([ids if step else None for step, ids in runs], self.decode)
+        return [
+            (text if step else "_" * len(ids), step) for (step, ids), text in zip(runs, texts, strict=True)
+        ]
 
     def _ids(self, name: str, text: str, **settings: Any) -> list[int]:
         try:
@@ -133,30 +110,6 @@ class Codec:
                     "Do this model and this tokenizer belong together?"
                 )
         return ids
-
-
-def parse_template(template: str | Sequence[str | int]) -> list[str | int]:
-    """A template's parts: texts, and gaps as their number of tokens.
-
-    Raises:
-      TypeError: if it is neither a text nor a list of texts and whole numbers.
-      ValueError: if it has no gap, or a gap of no tokens.
-    """
-    if isinstance(template, str):
-        pieces = _GAP.split(template)  # texts and numbers in turn
-        parts = [int(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
-    elif isinstance(template, Sequence) and not isinstance(template, bytes):
-        parts = list(template)
-    else:
-        raise TypeError(f"a template is a text or a list of texts and gap lengths, got {template!r}")
-    for part in parts:
-        if isinstance(part, bool) or not isinstance(part, (str, int)):
-            raise TypeError(f"a template's parts are texts and whole numbers, got {part!r}")
-        if isinstance(part, int) and part < 1:
-            raise ValueError(f"a gap has at least 1 token, got {part}")
-    if not any(isinstance(part, int) for part in parts):
-        raise ValueError(f"the template has no gap; write [gap:8] for one of 8 tokens, got {template!r}")
-    return parts
 
 
 def _check_messages(messages: Any, name: str) -> None:

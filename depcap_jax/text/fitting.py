@@ -1,4 +1,4 @@
-"""What a recipe takes from the model that it is to decode, unless it is told otherwise."""
+"""Settings that depend on the model: a recipe gets them from here unless a person gives them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from depcap_jax.decoding.recipes import recipe_settings
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LONGEST_ANSWER = 256
-"""The paper's answers; a model with a shorter context gives half of it."""
+_LONGEST_ANSWER = 256
+"""Positions of an answer in the paper."""
 
 _DREAM_DELIMITER_THRESHOLD = 0.5
-"""AdaBlock's authors use it for Dream, and the recipe's 0.3 for LLaDA."""
+"""What AdaBlock's authors use for Dream; for LLaDA they use 0.3, the recipe's default."""
 
 
 def fit_settings(
@@ -24,9 +24,16 @@ def fit_settings(
     tokenizer: PreTrainedTokenizerBase | None = None,
     predicts_next: bool = False,
 ) -> dict[str, Any]:
-    """The settings of the recipe `name`, with what AdaBlock takes from the model where it is not given.
+    """The settings of the recipe `name`, completed with those that AdaBlock needs to know of the model.
 
-    Its delimiter is the tokenizer's line break, its threshold that of the family.
+    Its delimiter is the tokenizer's line break, and its threshold depends on the model's family. What is
+    given in `settings` stays as it is.
+
+    Args:
+      name: one of `RECIPES`.
+      settings: what was given.
+      tokenizer: the model's; None leaves the delimiter to be given.
+      predicts_next: whether the model is of Dream's family.
     """
     fitted = dict(settings)
     known = recipe_settings(name)
@@ -39,5 +46,5 @@ def fit_settings(
 
 
 def answer_length(context: int) -> int:
-    """Positions of an answer for a model with so long a context."""
-    return min(LONGEST_ANSWER, context // 2)
+    """Positions of an answer by default: as many as in the paper, but at most half of the context."""
+    return min(_LONGEST_ANSWER, context // 2)

@@ -22,8 +22,9 @@ from small_checkpoints import (
 from depcap_jax.checkpoints.conversion import convert
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.loading import load, save
-from depcap_jax.checkpoints.tokenizer import MissingTokenizerError, load_tokenizer, require_tokenizer
+from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models import ConfigError
+from depcap_jax.text.codec import MissingTokenizerError, require_tokenizer
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ SUMMARY = "talk with a model; its answer fills in as it is decoded"
 EXAMPLES = """
   depcap chat                                                        # /clear forgets, /quit or Ctrl-D ends
   depcap chat --model path/to/llada-8b --cache dual --gen-length 256
-  echo "Shuffle these: cat, dog, owl, pig." | depcap chat            # a line is a turn
+  echo "Shuffle these: cat, dog, owl, pig." | depcap chat            # one turn per line
 """
 
 
@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Talks until the input ends."""
+    import jax
+
     from depcap_jax.checkpoints.loading import EMBEDDED
     from depcap_jax.cli.live import show
     from depcap_jax.cli.terminal import err
@@ -52,7 +54,9 @@ def run(arguments: argparse.Namespace) -> None:
     turns = 0 if arguments.turns is None and arguments.model in EMBEDDED else arguments.turns
     model, tokenizer = load_model(arguments)
     config = build_config(arguments, model, tokenizer)
-    generator = TextGenerator(model, tokenizer, config, chat=True, key=sampling_key(arguments))
+    generator = TextGenerator(model, tokenizer, config, chat=True)
+    key = sampling_key(arguments)
+    answers = 0
     said: list[dict[str, str]] = []
     while (line := _ask()) is not None:
         if line == "/quit":
@@ -67,8 +71,9 @@ def run(arguments: argparse.Namespace) -> None:
             err.print("That does not fit into the context: say it in fewer words.")
             said.pop()
             continue
-        answer = show(generator, said)
-        said.append({"role": "assistant", "content": answer.text if answer else ""})
+        answer = show(generator, said, jax.random.fold_in(key, answers))
+        answers += 1
+        said.append({"role": "assistant", "content": answer})
 
 
 def _ask() -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,13 +19,15 @@ from depcap_jax.cli.options import (
 )
 
 if TYPE_CHECKING:
+    import jax
+
     from depcap_jax.text.generator import Reply, TextGenerator
 
 SUMMARY = "answer prompts"
 EXAMPLES = """
   depcap generate "Ann has 12 apples. Ann buys 3. How many apples does Ann have?"
   depcap generate "Shuffle these: cat, dog, owl, pig." --recipe confidence --threshold 0.5 --stats
-  depcap generate --file prompts.txt --json > answers.jsonl         # a prompt a line
+  depcap generate --file prompts.txt --json > answers.jsonl         # one prompt per line
   cat essay.txt | depcap generate --whole --model path/to/llada-8b --cache dual --gen-length 512
   depcap generate "Write code: add 3, times 2." --watch             # see it fill in
 """
@@ -40,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="F",
-        help="prompts, one a line; - is standard input",
+        help="prompts, one per line; - is standard input",
     )
     parser.add_argument("--whole", action="store_true", help="each file, or standard input, is one prompt")
-    parser.add_argument("--json", action="store_true", help="one JSON object a prompt, with what it took")
+    parser.add_argument("--json", action="store_true", help="one JSON object per prompt, with what it took")
     parser.add_argument("--stats", action="store_true", help="tokens, passes and speed, on standard error")
     parser.add_argument("--watch", action="store_true", help="show each answer as it is decoded")
     parser.add_argument("--raw", action="store_true", help="bare text, without a chat template")
@@ -55,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Answers them."""
+    import jax
+
     from depcap_jax.cli.live import show
     from depcap_jax.text.generator import TextGenerator
 
@@ -69,13 +72,13 @@ def run(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         chat=False if arguments.raw else None,
         progress=None,
-        key=sampling_key(arguments),
     )
+    key = sampling_key(arguments)
     if arguments.watch:
-        for prompt in prompts:
-            show(generator, prompt)
+        for index, prompt in enumerate(prompts):
+            show(generator, prompt, jax.random.fold_in(key, index))
         return
-    _answer(generator, prompts, arguments)
+    _answer(generator, prompts, key, arguments)
 
 
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
@@ -97,28 +100,29 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
         except UnicodeDecodeError as error:
             called = "standard input" if name == "-" else name
             raise ValueError(f"{called} is not a text in UTF-8: {error}") from None
-        found = [text.strip("\n")] if arguments.whole else text.split("\n")
-        prompts += [prompt for prompt in found if prompt.strip()]
+        pieces = [text.strip("\n")] if arguments.whole else text.split("\n")
+        prompts += [prompt for prompt in pieces if prompt.strip()]
     if not prompts:
         raise ValueError("there is no prompt in what was given")
     return prompts
 
 
-def _answer(generator: TextGenerator, prompts: Sequence[str], arguments: argparse.Namespace) -> None:
+def _answer(
+    generator: TextGenerator, prompts: Sequence[str], key: jax.Array, arguments: argparse.Namespace
+) -> None:
     from depcap_jax.cli.terminal import working
     from depcap_jax.decoding.state import DecodeError, Status
 
     with working("compiling"):
         compiling = generator.prepare(prompts)
-    begin = time.perf_counter()
-    replies = generator.run(prompts)
-    seconds = time.perf_counter() - begin
+    replies = generator.run(prompts, key=key)
     for prompt, reply in zip(prompts, replies, strict=True):
         print(json.dumps(_as_dict(prompt, reply), ensure_ascii=False) if arguments.json else reply.text)
     if arguments.stats:
-        tokens, passes = sum(len(r.tokens) for r in replies), sum(r.nfe for r in replies)
+        tokens, passes = sum(len(reply.tokens) for reply in replies), sum(reply.nfe for reply in replies)
+        seconds = sum(reply.seconds for reply in replies)
         print(
-            f"{tokens} tokens in {passes} forward passes: {tokens / max(passes, 1):.2f} a pass; "
+            f"{tokens} tokens in {passes} forward passes: {tokens / max(passes, 1):.2f} per pass; "
             f"{seconds:.2f} s, {tokens / seconds:.1f} tokens/s; compiling {compiling:.1f} s",
             file=sys.stderr,
         )

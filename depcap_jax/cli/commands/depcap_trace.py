@@ -38,13 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Decodes with the trace on and writes the page."""
     from pathlib import Path
 
-    import numpy as np
-
     from depcap_jax.cli.terminal import working
-    from depcap_jax.decoding.generate import generate
-    from depcap_jax.decoding.state import raise_for_status
+    from depcap_jax.decoding.state import DecodeError, Status
     from depcap_jax.inspect.viewer import save
-    from depcap_jax.text.codec import Codec
+    from depcap_jax.text.generator import TextGenerator
 
     page = Path(arguments.output)
     if not page.parent.is_dir():  # better said now than after the decode
@@ -58,16 +55,15 @@ def run(arguments: argparse.Namespace) -> None:
         plain = argparse.Namespace(cache=arguments.cache, gen_length=config.gen_length)
         name = arguments.compare if arguments.compare != arguments.recipe else f"{arguments.compare}, default"
         decoders[name] = build_config(plain, model, tokenizer, arguments.compare)
-    codec = Codec(tokenizer, model.config.vocab_size, False if arguments.raw else None)
-    ids = np.asarray([codec.encode_prompt(arguments.prompt, "the prompt")], np.int32)
-    results = []
+    replies = {}
     for name, decoder in decoders.items():
+        generator = TextGenerator(model, tokenizer, decoder, chat=False if arguments.raw else None)
         with working(f"decoding with {name}"):
-            result = generate(model, ids, config=decoder, key=sampling_key(arguments), trace=True)
-            raise_for_status(result)
-        results.append(result)
-    names = list(decoders)
-    save(arguments.output, *results, tokenizer=tokenizer, names=names, prompt=arguments.prompt)
-    for name, result in zip(names, results, strict=True):
-        print(f"{name}: {int(result.nfe[0])} forward passes, {int(result.lengths[0])} tokens")
-    print(f"wrote {arguments.output}")
+            (replies[name],) = generator.run([arguments.prompt], key=sampling_key(arguments), trace=True)
+        if replies[name].status != Status.OK:
+            raise DecodeError(replies[name].status.message)
+    results = [reply.result for reply in replies.values()]
+    save(page, *results, tokenizer=tokenizer, names=list(replies), prompt=arguments.prompt)
+    for name, reply in replies.items():
+        print(f"{name}: {reply.nfe} forward passes, {len(reply.tokens)} tokens")
+    print(f"wrote {page}")

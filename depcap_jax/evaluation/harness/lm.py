@@ -16,14 +16,13 @@ from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMiss
 from tqdm import tqdm
 
 from depcap_jax.checkpoints.loading import load
-from depcap_jax.checkpoints.tokenizer import require_tokenizer
 from depcap_jax.decoding.policy import check_count
 from depcap_jax.decoding.state import Status
 from depcap_jax.evaluation.batches import BatchDecoder
 from depcap_jax.evaluation.decoder import Setting
 from depcap_jax.evaluation.harness.likelihood import Estimate, Pair, are_greedy, log_likelihoods
 from depcap_jax.evaluation.tasks import cut_at
-from depcap_jax.text.codec import Codec
+from depcap_jax.text.codec import Codec, require_tokenizer
 from depcap_jax.text.fitting import answer_length
 
 _log = logging.getLogger("lm_eval.depcap")  # below the logger that its command line configures
