@@ -1,6 +1,7 @@
 """DepCap and its baselines: fast decoding of diffusion language models in JAX.
 
-What is heavy (loading, text, plots, evaluation) is imported when it is first used.
+These are the public names. Each is imported when it is first used, so entering costs nothing and nobody
+waits for what they do not need.
 """
 
 from __future__ import annotations
@@ -8,134 +9,124 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from depcap_jax.decoding import numerics
-from depcap_jax.decoding.caching import Cache, DualCache, NoCache, Pass, PrefixCache
-from depcap_jax.decoding.generate import generate, generate_canvas, prepare, start
-from depcap_jax.decoding.loop import Turn, decode, decode_step, finish, init_state, is_live, swap_rows
-from depcap_jax.decoding.model import DiffusionLM
-from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Lengths, Partition
-from depcap_jax.decoding.policy import policy, setting
-from depcap_jax.decoding.prediction import Prediction, Reads, Sampling
-from depcap_jax.decoding.recipes import (
-    RECIPES,
-    DecodeConfig,
-    adablock,
-    cap,
-    confidence,
-    depcap,
-    depga,
-    factor,
-    recipe,
-    recipe_settings,
-    vanilla,
-)
-from depcap_jax.decoding.recording import Trace
-from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne
-from depcap_jax.decoding.state import DecodeError, DecodeResult, DecodeState, Status, raise_for_status
-from depcap_jax.decoding.stream import Snapshot, stream
-from depcap_jax.models.config import ModelConfig
-from depcap_jax.models.transformer import Transformer
-
 if TYPE_CHECKING:
-    from depcap_jax import evaluation, tiny
-    from depcap_jax.checkpoints.errors import CheckpointError
-    from depcap_jax.checkpoints.loading import load, save
-    from depcap_jax.inspect import memory, plots, viewer
-    from depcap_jax.inspect.replay import Replay, replay
-    from depcap_jax.text.generator import Partial, RepliesError, Reply, TextGenerator
-    from depcap_jax.text.infill import Infilled
+    from depcap_jax import evaluation as evaluation, tiny as tiny
+    from depcap_jax.checkpoints.errors import CheckpointError as CheckpointError
+    from depcap_jax.checkpoints.loading import load as load, save as save
+    from depcap_jax.decoding import numerics as numerics
+    from depcap_jax.decoding.caching import (
+        Cache as Cache,
+        DualCache as DualCache,
+        NoCache as NoCache,
+        Pass as Pass,
+        PrefixCache as PrefixCache,
+    )
+    from depcap_jax.decoding.generate import (
+        generate as generate,
+        generate_canvas as generate_canvas,
+        prepare as prepare,
+        start as start,
+    )
+    from depcap_jax.decoding.loop import (
+        Turn as Turn,
+        decode as decode,
+        decode_step as decode_step,
+        finish as finish,
+        init_state as init_state,
+        is_live as is_live,
+        swap_rows as swap_rows,
+    )
+    from depcap_jax.decoding.model import DiffusionLM as DiffusionLM
+    from depcap_jax.decoding.partition import (
+        AdaBlocks as AdaBlocks,
+        DepGABlocks as DepGABlocks,
+        FixedBlocks as FixedBlocks,
+        Lengths as Lengths,
+        Partition as Partition,
+    )
+    from depcap_jax.decoding.policy import policy as policy, setting as setting
+    from depcap_jax.decoding.prediction import Prediction as Prediction, Reads as Reads, Sampling as Sampling
+    from depcap_jax.decoding.recipes import (
+        RECIPES as RECIPES,
+        DecodeConfig as DecodeConfig,
+        adablock as adablock,
+        cap as cap,
+        confidence as confidence,
+        depcap as depcap,
+        depga as depga,
+        factor as factor,
+        recipe as recipe,
+        recipe_settings as recipe_settings,
+        vanilla as vanilla,
+    )
+    from depcap_jax.decoding.recording import Trace as Trace
+    from depcap_jax.decoding.select import (
+        ConfidenceThreshold as ConfidenceThreshold,
+        ConflictFree as ConflictFree,
+        FactorThreshold as FactorThreshold,
+        Select as Select,
+        TopOne as TopOne,
+    )
+    from depcap_jax.decoding.state import (
+        DecodeError as DecodeError,
+        DecodeResult as DecodeResult,
+        DecodeState as DecodeState,
+        Status as Status,
+        raise_for_status as raise_for_status,
+    )
+    from depcap_jax.decoding.stream import Snapshot as Snapshot, stream as stream
+    from depcap_jax.inspect import memory as memory, plots as plots, viewer as viewer
+    from depcap_jax.inspect.replay import Replay as Replay, replay as replay
+    from depcap_jax.models.config import ModelConfig as ModelConfig
+    from depcap_jax.models.transformer import Transformer as Transformer
+    from depcap_jax.text.generator import (
+        Partial as Partial,
+        RepliesError as RepliesError,
+        Reply as Reply,
+        TextGenerator as TextGenerator,
+    )
+    from depcap_jax.text.infill import Infilled as Infilled
 
-_LATER = {
-    "checkpoints.errors": ("CheckpointError",),
-    "checkpoints.loading": ("load", "save"),
-    "inspect.replay": ("Replay", "replay"),
-    "text.generator": ("Partial", "RepliesError", "Reply", "TextGenerator"),
-    "text.infill": ("Infilled",),
+_HOMES = {
+    "": "evaluation tiny",
+    "checkpoints.errors": "CheckpointError",
+    "checkpoints.loading": "load save",
+    "decoding": "numerics",
+    "decoding.caching": "Cache DualCache NoCache Pass PrefixCache",
+    "decoding.generate": "generate generate_canvas prepare start",
+    "decoding.loop": "Turn decode decode_step finish init_state is_live swap_rows",
+    "decoding.model": "DiffusionLM",
+    "decoding.partition": "AdaBlocks DepGABlocks FixedBlocks Lengths Partition",
+    "decoding.policy": "policy setting",
+    "decoding.prediction": "Prediction Reads Sampling",
+    "decoding.recipes": (
+        "RECIPES DecodeConfig adablock cap confidence depcap depga factor recipe recipe_settings vanilla"
+    ),
+    "decoding.recording": "Trace",
+    "decoding.select": "ConfidenceThreshold ConflictFree FactorThreshold Select TopOne",
+    "decoding.state": "DecodeError DecodeResult DecodeState Status raise_for_status",
+    "decoding.stream": "Snapshot stream",
+    "inspect": "memory plots viewer",
+    "inspect.replay": "Replay replay",
+    "models.config": "ModelConfig",
+    "models.transformer": "Transformer",
+    "text.generator": "Partial RepliesError Reply TextGenerator",
+    "text.infill": "Infilled",
 }
-_LATER_MODULES = ("evaluation", "tiny", "inspect.memory", "inspect.plots", "inspect.viewer")
+"""Where each public name lives; it is a module of that room, or something in that module."""
 
-__all__ = [
-    "RECIPES",
-    "AdaBlocks",
-    "Cache",
-    "CheckpointError",
-    "ConfidenceThreshold",
-    "ConflictFree",
-    "DecodeConfig",
-    "DecodeError",
-    "DecodeResult",
-    "DecodeState",
-    "DepGABlocks",
-    "DiffusionLM",
-    "DualCache",
-    "FactorThreshold",
-    "FixedBlocks",
-    "Infilled",
-    "Lengths",
-    "ModelConfig",
-    "NoCache",
-    "Partial",
-    "Partition",
-    "Pass",
-    "Prediction",
-    "PrefixCache",
-    "Reads",
-    "Replay",
-    "RepliesError",
-    "Reply",
-    "Sampling",
-    "Select",
-    "Snapshot",
-    "Status",
-    "TextGenerator",
-    "TopOne",
-    "Trace",
-    "Transformer",
-    "Turn",
-    "adablock",
-    "cap",
-    "confidence",
-    "decode",
-    "decode_step",
-    "depcap",
-    "depga",
-    "evaluation",
-    "factor",
-    "finish",
-    "generate",
-    "generate_canvas",
-    "init_state",
-    "is_live",
-    "load",
-    "memory",
-    "numerics",
-    "plots",
-    "policy",
-    "prepare",
-    "raise_for_status",
-    "recipe",
-    "recipe_settings",
-    "replay",
-    "save",
-    "setting",
-    "start",
-    "stream",
-    "swap_rows",
-    "tiny",
-    "vanilla",
-    "viewer",
-]
+_HOME_OF = {name: room for room, names in _HOMES.items() for name in names.split()}
 
-_HOMES = {name: room for room, names in _LATER.items() for name in names}
-_HOMES |= {room.rpartition(".")[2]: room for room in _LATER_MODULES}
+__all__ = sorted(_HOME_OF)  # type: ignore[reportUnsupportedDunderAll]  # the imports above say the same
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what was not needed until now."""
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-    value = module if _HOMES[name] in _LATER_MODULES else getattr(module, name)
+    home = ".".join(filter(None, (__name__, _HOME_OF[name])))
+    value = getattr(importlib.import_module(home), name, None) if home != __name__ else None
+    if value is None:
+        value = importlib.import_module(f"{home}.{name}")
     globals()[name] = value
     return value
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 # Eight devices to shard over, wherever the tests run; JAX reads this when it is imported.
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+
+# What one worker or process of a run compiles, the others read; nothing is kept for the next run.
+_COMPILED = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _COMPILED = tempfile.mkdtemp(prefix="depcap-compiled-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import jax
 import pytest
@@ -26,6 +35,12 @@ from training import vocabulary as tiny_tokenizer
 # A silent broadcast or cast is more often a mistake than meant.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_unconfigure() -> None:
+    """Removes what this run compiled; the process that made the folder does it, not its workers."""
+    if _COMPILED is not None:
+        shutil.rmtree(_COMPILED, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from depcap_jax.checkpoints.dtypes import DTYPES
-from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks
-from depcap_jax.decoding.policy import check_count
-from depcap_jax.decoding.recipes import CACHES, RECIPES, DecodeConfig, recipe, recipe_settings
-from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold
+from depcap_jax.decoding.policy import Setting, check_integer
+from depcap_jax.decoding.recipes import CACHES, RECIPES, SETTINGS, DecodeConfig, recipe, recipe_settings
 from depcap_jax.text.fitting import answer_length, fit_settings
 
 if TYPE_CHECKING:
@@ -21,25 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "tiny-llada"
 
-_MEANING = {
-    "block_length": "length of every block",
-    "default_block_length": "length where no delimiter is confident",
-    "delimiter_ids": "ids of the delimiter; those of a line break by default",
-    "delimiter_threshold": "least confidence of a delimiter that ends a block",
-    "l_min": "shortest block",
-    "l_max": "longest block",
-    "top_k_cache": "tokens kept of each distribution",
-    "lambda_u": "weight of uncertainty against influence",
-    "certainty_floor": "a position whose entropy is below never ends a block",
-    "threshold": "least confidence of what is committed",
-    "factor": "Fast-dLLM's factor f",
-    "tau_low": "least confidence of a candidate",
-    "tau_high": "what has this confidence is committed whatever it conflicts with",
-    "gamma": "two positions conflict where their score is above",
-    "temperature": "0 takes the most likely token",
-    "top_p": "draw from the fewest tokens with this much probability",
-    "top_k": "draw from this many most likely tokens",
-}
+_EVERYWHERE = ("gen_length", "stop_at_eos")
+"""Settings of the decoder itself; the others are those of policies."""
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,29 +39,34 @@ def add_decoder_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("decoding")
     group.add_argument("--recipe", choices=RECIPES, default="depcap", help="default: %(default)s")
     group.add_argument("--cache", choices=CACHES, help="default: none")
-    group.add_argument(
-        "--gen-length",
-        type=int,
-        metavar="N",
-        help="positions of an answer; default: 256 or half the context",
-    )
-    group.add_argument(
-        "--stop-at-eos",
-        action=argparse.BooleanOptionalAction,
-        help="end an answer at its end-of-text token (the default), or fill all of it",
-    )
+    for name in _EVERYWHERE:
+        _add_setting(group, SETTINGS[name], "256 or half the context" if name == "gen_length" else None)
     group = parser.add_argument_group("settings", "each belongs to some recipes; others refuse it")
-    defaults = _defaults()
-    for name, meaning in _MEANING.items():
-        default = f"; default: {defaults[name]:g}" if name in defaults else ""
-        whole = isinstance(defaults.get(name), int) or name in ("delimiter_ids", "top_k")
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=int if whole else float,
-            nargs="+" if name == "delimiter_ids" else None,
-            metavar="N" if whole else "X",
-            help=f"{meaning}{default} ({', '.join(_recipes_with(name))})",
-        )
+    for setting in SETTINGS.values():
+        if setting.name not in _EVERYWHERE:
+            _add_setting(group, setting)
+
+
+def _add_setting(group: argparse._ArgumentGroup, setting: Setting, default: str | None = None) -> None:
+    """The option of a setting: all of it, but for a default that depends on the model, is declared there."""
+    option = f"--{setting.name.replace('_', '-')}"
+    if setting.kind is bool:
+        group.add_argument(option, action=argparse.BooleanOptionalAction, help=setting.doc)
+        return
+    if default is None and isinstance(setting.default, (int, float)):
+        default = f"{setting.default:g}"
+    if setting.name == "temperature":  # a recipe draws nothing unless it is told to
+        default = "0"
+    having = [name for name in RECIPES if setting.name in recipe_settings(name)]
+    group.add_argument(
+        option,
+        type=float if setting.kind is float else int,
+        nargs="+" if setting.kind is tuple else None,
+        metavar="X" if setting.kind is float else "N",
+        help=setting.doc
+        + (f"; default: {default}" if default else "")
+        + (f" ({', '.join(having)})" if len(having) < len(RECIPES) else ""),
+    )
 
 
 def load_model(arguments: argparse.Namespace) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
@@ -102,14 +87,13 @@ def sampling_key(arguments: argparse.Namespace) -> jax.Array:
     """The key of --seed."""
     import jax
 
-    check_count("--seed", arguments.seed, 0, 2**32 - 1)
+    check_integer("--seed", arguments.seed, 0, 2**32 - 1)
     return jax.random.key(arguments.seed)
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given, under the names that `recipe` knows."""
-    names = ("cache", "gen_length", "stop_at_eos", *_MEANING)
-    given = {name: getattr(arguments, name, None) for name in names}
+    given = {name: getattr(arguments, name, None) for name in ("cache", *SETTINGS)}
     return {name: tuple(x) if isinstance(x, list) else x for name, x in given.items() if x is not None}
 
 
@@ -131,14 +115,3 @@ def build_config(
     settings.setdefault("gen_length", answer_length(model.config.max_length))
     predicts_next = model.config.predicts_next
     return recipe(name, **fit_settings(name, settings, tokenizer=tokenizer, predicts_next=predicts_next))
-
-
-def _defaults() -> dict[str, Any]:
-    parts = (FixedBlocks, AdaBlocks, DepGABlocks, ConfidenceThreshold, FactorThreshold, ConflictFree)
-    fields = (field for part in parts for field in dataclasses.fields(part))
-    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
-
-
-def _recipes_with(setting: str) -> tuple[str, ...]:
-    having = tuple(name for name in RECIPES if setting in recipe_settings(name))
-    return ("all",) if having == RECIPES else having

@@ -143,6 +143,11 @@ def depcap(
 
 def _compose(partition: type[Any], select: type[Any], given: Mapping[str, Any]) -> DecodeConfig:
     """The decoder of two policies whose settings are among the arguments `given` to a recipe."""
+    for name in given["common"]:
+        if name not in Common.__annotations__:
+            raise TypeError(
+                f"this recipe has no setting {name!r}; common are: {', '.join(Common.__annotations__)}"
+            )
     settings = {**given, **given["common"]}
 
     def build(part: type[Any]) -> Any:

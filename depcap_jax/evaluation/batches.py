@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 from depcap_jax.decoding.generate import generate, prepare
+from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DecodeResult, DiffusionLM, Status
+from depcap_jax.decoding.state import DecodeResult, Status
 from depcap_jax.text.batching import SHORTEST_PROMPT, at_least, doubling, pad_batch
 
 

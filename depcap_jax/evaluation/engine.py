@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.state import Status
 from depcap_jax.evaluation.batches import BatchDecoder, Decoded
@@ -47,8 +47,8 @@ class Subject:
     """For sampling."""
 
     def __post_init__(self) -> None:
-        check_count("batch_size", self.batch_size, 1)
-        check_count("seed", self.seed, 0, 2**32 - 1)
+        check_integer("batch_size", self.batch_size, 1)
+        check_integer("seed", self.seed, 0, 2**32 - 1)
 
     def build(self, setting: Setting) -> DecodeConfig:
         """The decoder of a setting, for this model."""

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.evaluation.scoring.benchmark_scores import CODE_TASKS, SCORERS, require_code_execution
 from depcap_jax.text.codec import Prompt
 
@@ -71,7 +71,7 @@ def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: i
     if name not in TASKS:
         raise ValueError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
     if limit is not None:
-        check_count("limit", limit, 1)
+        check_integer("limit", limit, 1)
     if name in CODE_TASKS:
         require_code_execution(name)  # now, and not after an hour of decoding
     if name == "tiny":

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.models import ModelConfig, Transformer
 
@@ -44,8 +44,8 @@ def estimate(
     Raises:
       ValueError: if a count is below 1, or prompt and answer do not fit into the context.
     """
-    check_count("batch", batch, 1)
-    check_count("prompt_length", prompt_length, 1)
+    check_integer("batch", batch, 1)
+    check_integer("prompt_length", prompt_length, 1)
     canvas = prompt_length + config.gen_length
     if canvas > model.max_length:
         raise ValueError(

@@ -166,11 +166,9 @@ def conflicts(
         marks = {"s": 26, "facecolor": face, "edgecolor": INFLUENCE, "label": label, "zorder": 3}
         below.scatter(candidates[chosen], confidence[candidates[chosen]], **marks)
     below.set(ylim=(0, 1.05), ylabel="confidence", xlim=(block.start - 0.5, block.end - 0.5))
-    entries = [
-        sum(both, []) for both in zip(*(a.get_legend_handles_labels() for a in (above, below)), strict=True)
-    ]
+    handles = [*above.get_legend_handles_labels()[0], *below.get_legend_handles_labels()[0]]
     look = {"frameon": False, "loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0}
-    above.legend(*entries, ncols=len(entries[0]), **look)
+    above.legend(handles=handles, ncols=len(handles), **look)
     told = ", ".join(f"{len(edges)} {name}" for name, edges in pairs.items())
     above.set_title(f"pass {step}{': ' if told else ''}{told}", loc="left", fontsize=10)
     labels = spell(np.where(np.isfinite(confidence), seen.guess[step - 1], seen.tokens), tokenizer)
@@ -181,7 +179,7 @@ def conflicts(
 def _draw_arcs(axes: Axes, pairs: Mapping[str, np.ndarray]) -> None:
     from matplotlib.patches import Arc
 
-    edges = [(i, j) for found in pairs.values() for i, j in found.tolist()]
+    edges = [(i, j) for flagged in pairs.values() for i, j in flagged.tolist()]
     longest = max((j - i for i, j in edges), default=1)
     for i, j in edges:
         arc = Arc(((i + j) / 2, 0), j - i, 2 * (j - i) / longest, theta1=0, theta2=180, gid=f"{i}-{j}")

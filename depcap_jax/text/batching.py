@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from depcap_jax.decoding.generate import generate, prepare
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DecodeResult, DiffusionLM, Status
+from depcap_jax.decoding.state import DecodeResult, Status
 
 SHORTEST_PROMPT = 32
 """The narrowest width: below it a compilation costs more than the padding does."""
@@ -79,7 +80,7 @@ class Batcher:
         batch_size: int = 8,
         buckets: Sequence[int] | None = None,
     ):
-        check_count("batch_size", batch_size, 1)
+        check_integer("batch_size", batch_size, 1)
         context = model.config.max_length
         if config.gen_length > context:
             raise ValueError(
@@ -87,7 +88,7 @@ class Batcher:
             )
         self.limit = context - config.gen_length
         for bucket in buckets or ():
-            check_count("buckets", bucket, 1, self.limit)
+            check_integer("buckets", bucket, 1, self.limit)
         self._model = model
         self._config = config
         self._batch_size = batch_size

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import jax
 from tqdm import tqdm
 
+from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DecodeError, DecodeResult, DiffusionLM, Status
+from depcap_jax.decoding.state import DecodeError, DecodeResult, Status
 from depcap_jax.decoding.stream import Snapshot, stream
 from depcap_jax.text.batching import Batcher, Decoded, check_key, row_keys
 from depcap_jax.text.codec import Codec, Prompt

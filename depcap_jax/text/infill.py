@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from depcap_jax.decoding.generate import generate_canvas
+from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DiffusionLM, raise_for_status
+from depcap_jax.decoding.state import raise_for_status
 from depcap_jax.text.batching import SHORTEST_PROMPT, at_least, doubling
 from depcap_jax.text.codec import Codec, Prompt
 from depcap_jax.text.spelling import Decode, spell_runs

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DiffusionLM
 from depcap_jax.text.generator import Reply, TextGenerator
 from depcap_jax.tiny.task import Problem
 

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from depcap_jax.checkpoints import fingerprint as module
 from depcap_jax.checkpoints.fingerprint import fingerprint, fingerprint_array

@@ -162,7 +162,7 @@ def test_a_partition_may_be_asked_on_every_turn(cache):
 class Reckless:
     """Against its contract: lengths of 0 and beyond the end."""
 
-    length: int = dc.setting(0, doc="what it answers")
+    length: int | jax.Array = dc.setting(0, static=False, doc="what it answers")
 
     def lengths(self, gen_length: int) -> dc.Lengths:
         return dc.Lengths(1, gen_length, 1)
@@ -171,7 +171,7 @@ class Reckless:
         return None
 
     def __call__(self, prediction, start, remaining, memory):
-        return jnp.full_like(remaining, self.length), None, None
+        return jnp.full_like(remaining, 1) * self.length, None, None
 
 
 @pytest.mark.parametrize("length", [0, -5, 1000])

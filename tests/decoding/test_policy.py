@@ -8,7 +8,6 @@ import inspect
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import depcap_jax as dc
@@ -122,6 +121,7 @@ def test_jax_rebuilds_what_it_likes():
     chex.assert_trees_all_equal(jax.tree.map(lambda leaf: leaf, Example(share=0.1)), Example(share=0.1))
     jax.tree.map(lambda leaf: object(), Example())  # placeholders are not checked
     assert jax.jit(lambda p: p.share * 2)(Example(share=jnp.float32(0.25))) == 0.5
-    assert jax.vmap(lambda p: p.share)(Example(share=np.array([0.1, 0.2]))).shape == (2,)  # type: ignore[arg-type]
+    many = dc.ConfidenceThreshold(threshold=jnp.array([0.1, 0.2]))
+    assert jax.vmap(lambda p: p.threshold)(many).shape == (2,)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Example().count = 4  # type: ignore[misc]  # the mistake meant

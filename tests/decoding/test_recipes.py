@@ -46,7 +46,7 @@ def test_the_papers_defaults():
         ("depcap", {"gamma": True}, ["gamma", "True"]),
         ("depcap", {"l_min": 0}, ["l_min", "0", "at least 1"]),
         ("depcap", {"l_min": 16, "l_max": 8}, ["l_max", "8", "at least 16"]),
-        ("depcap", {"l_max": 8.5}, ["l_max", "8.5", "whole number"]),
+        ("depcap", {"l_max": 8.5}, ["l_max", "8.5", "integer"]),
         ("depcap", {"top_k_cache": 0}, ["top_k_cache", "0"]),
         ("depcap", {"gen_length": 0}, ["gen_length", "0"]),
         ("depcap", {"stop_at_eos": "yes"}, ["stop_at_eos", "'yes'"]),

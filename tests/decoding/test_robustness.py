@@ -101,7 +101,7 @@ def test_bad_prompts_inside_jit_have_a_status(model):
         ([[1, 2], [3, 512]], None, "prompt_ids[1, 1] is 512; ids are in [0, 512)"),
         ([[1, -2]], None, "prompt_ids[0, 1] is -2"),
         ([1, 2], None, "prompt_ids must have shape [B, P], got [2]"),
-        ([[1.0, 2.0]], None, "prompt_ids must hold whole numbers, got float64"),
+        ([[1.0, 2.0]], None, "prompt_ids must hold integers, got float64"),
         ([[1, 2]], [3], "prompt_lengths[0] is 3; prompt_ids has 2 columns"),
         ([[1, 2]], [[2]], "prompt_lengths must have shape [1], got [1, 1]"),
         ([[0] * 1020], None, "a prompt of 1020 and an answer of 16 exceed the model's context of 1024"),
@@ -113,7 +113,7 @@ def test_bad_prompts_outside_jit_are_errors(model, ids, lengths, message):
 
 
 def test_a_config_is_no_name(model):
-    with pytest.raises(ValueError, match=r"config must be a DecodeConfig, such as recipe.* got 'depcap'"):
+    with pytest.raises(ValueError, match=r"config must be a DecodeConfig, such as depcap.* got 'depcap'"):
         dc.generate(model, np.array([[1]]), config="depcap")  # type: ignore[arg-type]  # the mistake meant
     with pytest.raises(ValueError, match="partition must be a policy, such as DepGABlocks"):
         dc.DecodeConfig(partition=dc.DepGABlocks)  # type: ignore[arg-type]  # the mistake meant

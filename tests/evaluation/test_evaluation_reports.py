@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from depcap_jax.cli.commands import depcap_eval as eval_command
-from depcap_jax.cli.commands import depcap_sweep as sweep
-from depcap_jax.cli.commands import depcap_table as table
+from depcap_jax.cli.commands import depcap_eval as eval_command, depcap_sweep as sweep, depcap_table as table
 from depcap_jax.cli.task_options import TASK_NAMES
 from depcap_jax.evaluation.decoder import Setting
 from depcap_jax.evaluation.engine import Run

@@ -15,7 +15,6 @@ from typing import Any
 import golden_runs
 import numpy as np
 import pytest
-from depcap_jax.text.spelling import spell
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -23,6 +22,7 @@ import depcap_jax as dc
 from depcap_jax.cli.commands import depcap_trace as command
 from depcap_jax.inspect import viewer
 from depcap_jax.inspect.replay import replay
+from depcap_jax.text.spelling import spell
 
 EVIL = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 PROMPT = f"what {EVIL} & 'why'?"

@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from byte_tokenizer import EOS, MASK, SAMPLE, byte_tokenizer, bytes_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 from word_tokenizer import word_tokenizer

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from depcap_jax.tiny import task
-from training import batches, learning, train
-from training import vocabulary as tokenizer
+from training import batches, learning, train, vocabulary as tokenizer
 from training.batches import Batches, encode
 from training.masking import Batch, find_sums, mask
 from training.shift import dream_from_llada

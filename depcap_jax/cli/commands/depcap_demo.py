@@ -49,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Decodes, prints the answers and the table."""
     from depcap_jax.cli.terminal import out, working
-    from depcap_jax.decoding.policy import check_count
+    from depcap_jax.decoding.policy import check_integer
     from depcap_jax.tiny import held_out
     from depcap_jax.tiny.score import score
 
     problems = held_out()
-    check_count("--problems", arguments.problems, 1, len(problems))
-    check_count("--show", arguments.show, 0)
+    check_integer("--problems", arguments.problems, 1, len(problems))
+    check_integer("--show", arguments.show, 0)
     model, tokenizer = load_model(arguments)
     scores: dict[str, Scores] = {}
     for name in dict.fromkeys(arguments.recipes):

@@ -20,9 +20,9 @@ import numpy as np
 from tqdm import tqdm
 
 from depcap_jax.decoding.loop import decode, init_state
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import DecodeConfig, recipe
-from depcap_jax.decoding.state import DiffusionLM
 
 _T = TypeVar("_T")
 
@@ -67,8 +67,8 @@ def log_likelihoods(
     Raises:
       ValueError: if a pair has no target or does not fit into the model's context.
     """
-    check_count("samples", samples, 1)
-    check_count("batch_size", batch_size, 1)
+    check_integer("samples", samples, 1)
+    check_integer("batch_size", batch_size, 1)
     _check(pairs, model.config.max_length)
     # Copies of a one-token target are all alike.
     jobs = [

@@ -16,7 +16,7 @@ from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMiss
 from tqdm import tqdm
 
 from depcap_jax.checkpoints.loading import load
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.state import Status
 from depcap_jax.evaluation.batches import BatchDecoder
 from depcap_jax.evaluation.decoder import Setting
@@ -76,9 +76,9 @@ class DepCapLM(LM):
             raise ValueError(
                 f"batch_size must be a whole number, got {batch_size!r}: none is found automatically"
             )
-        check_count("batch_size", int(batch_size), 1)
-        check_count("mc_samples", mc_samples, 1)
-        check_count("seed", seed, 0, 2**32 - 1)
+        check_integer("batch_size", int(batch_size), 1)
+        check_integer("mc_samples", mc_samples, 1)
+        check_integer("seed", seed, 0, 2**32 - 1)
         if chat not in (None, True, False):
             raise ValueError(f"chat must be True, False or None, got {chat!r}")
         if record is not None:
@@ -268,7 +268,7 @@ class _GenerationSettings:
         self.until: list[str] = [until] if isinstance(until, str) else list(until or [])
         self.max_tokens: int | None = settings.pop("max_gen_toks", None)
         if self.max_tokens is not None:
-            check_count("max_gen_toks", self.max_tokens, 1)
+            check_integer("max_gen_toks", self.max_tokens, 1)
         sampling = settings.pop("do_sample", False), settings.pop("temperature", None)
         if sampling[0] or sampling[1]:
             raise ValueError(

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from depcap_jax.decoding.policy import check_count
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.evaluation.scoring.jail import READY
 
 _JAIL = Path(__file__).with_name("jail.py")
@@ -43,7 +43,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            check_count(field.name, getattr(self, field.name), 1)
+            check_integer(field.name, getattr(self, field.name), 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,134 @@
+"""The house: rooms that know only what they may, light to enter, and nothing in it that nobody needs."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from small_checkpoints import REPOSITORY
+
+PACKAGE = REPOSITORY / "depcap_jax"
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
+ROOMS = {"checkpoints", "cli", "decoding", "evaluation", "inspect", "models", "text", "tiny"}
+
+# Where an import's name is not that of its distribution.
+_DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level packages that a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_the_rooms_are_those_of_the_plan():
+    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} == ROOMS
+    assert [path.name for path in PACKAGE.glob("*.py")] == ["__init__.py"]
+    assert {path.name for path in (REPOSITORY / "tests").iterdir()} >= ROOMS, "a folder of tests per room"
+
+
+def test_decoding_imports_nothing_but_jax_numpy_and_chex():
+    for path in (PACKAGE / "decoding").glob("*.py"):
+        known = {"jax", "numpy", "chex", "depcap_jax", *sys.stdlib_module_names}
+        assert imported(path) <= known, path.name
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("decoding/numerics.py", "import depcap_jax.models.config", "Rooms import from lower rooms only"),
+        (
+            "models/layers.py",
+            "from depcap_jax.decoding import numerics",
+            "Rooms import from lower rooms only",
+        ),
+        ("text/codec.py", "import depcap_jax.checkpoints.loading", "Rooms import from lower rooms only"),
+        ("tiny/task.py", "import depcap_jax.cli.options", "Rooms import from lower rooms only"),
+        ("decoding/select.py", "import flax", "Decoding knows nothing but"),
+        ("evaluation/tasks.py", "import argparse", "Only the command parses arguments"),
+    ],
+)
+def test_a_forbidden_import_breaks_its_contract(tmp_path, module, line, contract):
+    shutil.copytree(PACKAGE, tmp_path / "depcap_jax", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    changed = tmp_path / "depcap_jax" / module
+    changed.write_text(f"{changed.read_text(encoding='utf-8')}\n{line}\n", encoding="utf-8")
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stdout
+    broken = " ".join(done.stdout.split("Broken contracts")[1].split())
+    assert contract in broken
+
+
+def test_entering_imports_nothing_heavy():
+    """Loading, text, plots and evaluation come when they are first used."""
+    program = """
+import sys, depcap_jax as dc
+heavy = {"orbax", "tensorstore", "tqdm", "transformers", "tokenizers", "safetensors", "matplotlib"}
+print(sorted(heavy & set(sys.modules)))
+assert callable(dc.depcap) and dc.TextGenerator and dc.plots and dc.viewer
+print(sorted({"tqdm", "matplotlib"} & set(sys.modules)))
+dc.load
+print("orbax" in sys.modules)
+assert set(dc.__all__) <= set(dir(dc))
+for name in dc.__all__:
+    getattr(dc, name)
+try:
+    dc.nothing
+except AttributeError as error:
+    print(error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert run.stdout.splitlines() == [
+        "[]",
+        "['tqdm']",
+        "True",
+        "module 'depcap_jax' has no attribute 'nothing'",
+    ]
+
+
+def test_every_dependency_is_imported_by_the_package():
+    declared = {re.split(r"[\[<>=]", line)[0] for line in PROJECT["project"]["dependencies"]}
+    used = set().union(*map(imported, MODULES))
+    assert declared <= {_DISTRIBUTIONS.get(name, name) for name in used}
+    assert {"jax", "flax", "transformers", "orbax-checkpoint", "numpy", "chex"} <= declared
+
+
+def test_files_are_small_and_have_names_of_their_own():
+    every = [
+        *MODULES,
+        *(
+            path
+            for top in ("tests", "training", "benchmarks", "convert")
+            for path in (REPOSITORY / top).rglob("*.py")
+        ),
+    ]
+    for path in every:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 330, path
+    names = collections.Counter(path.name for path in MODULES if not path.name.startswith("__"))
+    assert [name for name, count in names.items() if count > 1] == []
+    floors = collections.Counter(path.parent for path in MODULES if not path.name.startswith("__"))
+    assert max(floors.values()) <= 13, floors.most_common(2)
+
+
+def test_the_wheel_holds_the_package_alone():
+    built = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert built == {"packages": ["depcap_jax"]}
+    assert set(PROJECT["project"]["scripts"]) == {"depcap", "depcap-convert"}
+    files = {path.name for path in (REPOSITORY / "convert").iterdir() if path.name != "__pycache__"}
+    assert files <= {"__init__.py", "__main__.py"}
