@@ -64,7 +64,10 @@ def test_config_refuses_by_name_and_value(published, name, value):
     ],
 )
 def test_config_names_what_is_missing(published, name):
-    for content in ({key: value for key, value in published.items() if key != name}, {**published, name: None}):
+    for content in (
+        {key: value for key, value in published.items() if key != name},
+        {**published, name: None},
+    ):
         with pytest.raises(ConfigError, match=f"lacks {name!r}"):
             from_config_json(content)
 
