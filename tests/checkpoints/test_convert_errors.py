@@ -298,27 +298,6 @@ def test_corrupt_bin(tmp_path, capsys):
     refuse([folder, tmp_path / "out"], ["pytorch_model.bin", "truncated or corrupt"], capsys, tmp_path)
 
 
-class InterruptedImport:
-    """Ctrl-C at the moment when a module is about to be loaded."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def find_spec(self, name, *_):
-        if name == self.name:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("module", ["dtypes", "errors", "conversion"])
-def test_interrupt_while_modules_load_says_so(module, golden_dir, tmp_path, capsys, monkeypatch):
-    name = f"depcap_jax.checkpoints.{module}"
-    monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [InterruptedImport(name), *sys.meta_path])
-    assert main([str(golden_dir / "llada"), str(tmp_path / "out")]) == 130
-    assert capsys.readouterr().err == "depcap-convert: interrupted; nothing was written\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_no_traceback_in_a_process_of_its_own(tmp_path):
     result = run_convert(tmp_path / "absent", tmp_path / "out")
     assert result.returncode == 2
