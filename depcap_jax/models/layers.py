@@ -101,6 +101,15 @@ class Rotation(NamedTuple):
         return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
+class Queries(NamedTuple):
+    """Where the queries of a pass are and what they may see: the same for all layers."""
+
+    rotation: Rotation
+    valid: jax.Array  # [B, T] this and the next two: as in `Transformer.hidden`
+    start: jax.Array | None  # [B]
+    write: jax.Array  # [B, Q]
+
+
 def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
     """Attention of q [B, Q, A, H] over k and v [B, T, G, H], its softmax in float32."""
 
@@ -130,27 +139,20 @@ class Attention(nnx.Module):
         self.o = Linear(q_size, config.width, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self,
-        x: jax.Array,
-        rotation: Rotation,
-        valid: jax.Array,
-        start: jax.Array | None,
-        cache: LayerCache | None,
-        write: jax.Array | None,
+        self, x: jax.Array, queries: Queries, cache: LayerCache | None
     ) -> tuple[jax.Array, LayerCache | None]:
-        """Mixes x [B, Q, D] with what `valid` [B, T] shows; arguments as in `Transformer.hidden`."""
+        """Mixes x [B, Q, D] with what the queries may see; returns the updated cache too."""
 
         def heads(y: jax.Array, count: int) -> jax.Array:
             return y.reshape(*y.shape[:2], count, self.config.head_dim)
 
-        q = rotation(heads(self.q(x), self.config.num_heads))
-        k = rotation(heads(self.k(x), self.config.num_kv_heads))
+        q = queries.rotation(heads(self.q(x), self.config.num_heads))
+        k = queries.rotation(heads(self.k(x), self.config.num_kv_heads))
         v = heads(self.v(x), self.config.num_kv_heads)
         if cache is not None:
-            assert write is not None
-            cache = cache.write(k, v, start, write)
+            cache = cache.write(k, v, queries.start, queries.write)
             k, v = cache.read()
-        mixed = _attend(q, k, v, valid[:, None, None, :])
+        mixed = _attend(q, k, v, queries.valid[:, None, None, :])
         return self.o(mixed.reshape(*x.shape[:2], -1)), cache
 
 
@@ -177,15 +179,9 @@ class Block(nnx.Module):
         self.ff = FeedForward(config, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self,
-        x: jax.Array,
-        rotation: Rotation,
-        valid: jax.Array,
-        start: jax.Array | None,
-        cache: LayerCache | None,
-        write: jax.Array | None,
+        self, x: jax.Array, queries: Queries, cache: LayerCache | None
     ) -> tuple[jax.Array, LayerCache | None]:
-        """Maps x [B, Q, D] to [B, Q, D]; arguments as in `Transformer.hidden`."""
-        mixed, cache = self.attn(self.attn_norm(x), rotation, valid, start, cache, write)
+        """Maps x [B, Q, D] to [B, Q, D]; returns the updated cache too."""
+        mixed, cache = self.attn(self.attn_norm(x), queries, cache)
         x = x + mixed
         return x + self.ff(self.ff_norm(x)), cache

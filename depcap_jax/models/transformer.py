@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
 from depcap_jax.models.config import ModelConfig
-from depcap_jax.models.layers import Block, LayerCache, RMSNorm, Rotation, random_param
+from depcap_jax.models.layers import Block, LayerCache, Queries, RMSNorm, Rotation, random_param
 
 KVCache = tuple[LayerCache, ...]
 """One cache per layer: separate arrays, so that each is updated in place."""
@@ -80,15 +81,17 @@ class Transformer(nnx.Module):
                 f"without a cache the queries are the whole canvas: got input_ids {input_ids.shape}, "
                 f"valid {valid.shape}"
             )
-        if cache is not None and write is None:
-            write = jnp.ones(input_ids.shape, bool)
+        write = jnp.ones(input_ids.shape, bool) if write is None else write
         first = jnp.zeros(batch, jnp.int32) if start is None else start
+        chex.assert_shape([input_ids, write], (batch, length))
+        chex.assert_shape([valid, first], [(batch, None), (batch,)])
         rotation = Rotation.at(first[:, None] + jnp.arange(length)[None, :], self.config)
+        queries = Queries(rotation, valid, start, write)
         x = self.embed[...][input_ids]
         layer_caches: Sequence[LayerCache | None] = cache or [None] * self.config.num_layers
         updated = []
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
-            x, layer_cache = layer(x, rotation, valid, start, layer_cache, write)
+            x, layer_cache = layer(x, queries, layer_cache)
             updated.append(layer_cache)
         return self.norm(x), None if cache is None else tuple(updated)
 
@@ -102,6 +105,7 @@ class Transformer(nnx.Module):
 
         They are what `logits` has at these ids, for a small part of its cost.
         """
+        chex.assert_shape([hidden, tokens], [(None, None, self.config.width), (len(hidden), None)])
         if self.head is None:
             columns, axes = self.embed[...][tokens], "bqd,bnd->bqn"
         else:

@@ -107,3 +107,24 @@ def test_running_conversion_is_not_mistaken_for_a_dead_one(start, tmp_path, gold
     assert list((tmp_path / beside[0]).rglob("zarr.json"))
     assert stop(process, signal.SIGINT)[0] == 130
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+class InterruptedImport:
+    """Ctrl-C at the moment when a module is about to be loaded."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def find_spec(self, name, *_):
+        if name == self.name:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("module", ["dtypes", "errors", "conversion"])
+def test_interrupt_while_modules_load_says_so(module, golden_dir, tmp_path, capsys, monkeypatch):
+    name = f"depcap_jax.checkpoints.{module}"
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [InterruptedImport(name), *sys.meta_path])
+    assert main([str(golden_dir / "llada"), str(tmp_path / "out")]) == 130
+    assert capsys.readouterr().err == "depcap-convert: interrupted; nothing was written\n"
+    assert list(tmp_path.iterdir()) == []

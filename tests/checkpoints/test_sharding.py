@@ -1,15 +1,50 @@
-"""Loading onto a mesh: the table of axes, and eight virtual devices in a process of their own."""
+"""Loading onto a mesh: the table of axes, and what lies where on eight devices."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import shutil
 
-from small_checkpoints import REPOSITORY, golden_config, golden_tensors
+import chex
+import golden_runs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from small_checkpoints import chunk_of, flip_bit, golden_config, golden_forward, golden_tensors
 
+from depcap_jax.checkpoints import storage
+from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.huggingface import source
+from depcap_jax.checkpoints.huggingface.config_json import from_config_json
 from depcap_jax.checkpoints.huggingface.keys import entries
-from depcap_jax.models.sharding import LOGICAL_AXES
+from depcap_jax.checkpoints.loading import load
+from depcap_jax.models.parameters import get_leaves
+from depcap_jax.models.sharding import LOGICAL_AXES, batch_sharding
+
+# The sizes that the mesh axis `tensor` splits, as both golden configs have them.
+VOCABULARY, HEADS, FF_WIDTH = 512, 4, 160
+
+
+def mesh_of(shape: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
+    devices = np.array(jax.devices()[: np.prod(shape)])
+    return Mesh(devices.reshape(shape), names)
+
+
+MESHES = {
+    "2x4": lambda: jax.make_mesh((2, 4), ("data", "tensor")),  # axes are Explicit unless one says otherwise
+    "4x2": lambda: mesh_of((4, 2), ("data", "tensor")),
+    "more than heads": lambda: mesh_of((8,), ("tensor",)),
+    "data": lambda: mesh_of((8,), ("data",)),
+    "other names": lambda: mesh_of((2, 4), ("x", "y")),
+    "divides nothing": lambda: mesh_of((3,), ("tensor",)),
+}
+
+
+@pytest.fixture(params=["hugging_face", "converted"])
+def checkpoints(request, golden_dir, converted_dir):
+    """The folder with one checkpoint per family, in each layout in turn."""
+    return golden_dir if request.param == "hugging_face" else converted_dir
 
 
 def test_table_covers_every_parameter(family):
@@ -18,107 +53,87 @@ def test_table_covers_every_parameter(family):
         assert len(LOGICAL_AXES[name]) == golden_tensors(family)[entry.key].ndim
 
 
-# Arguments: the folder of the published checkpoints and that of the converted ones.
-ON_EIGHT_DEVICES = """
-import sys
-import jax, numpy as np
-from jax.sharding import Mesh
-from depcap_jax.checkpoints.loading import load
-from depcap_jax.models.parameters import get_leaves
-from depcap_jax.models.sharding import batch_sharding
-from small_checkpoints import golden_forward
+@pytest.mark.parametrize("name", MESHES)
+def test_parameters_are_restored_already_sharded(name, family, checkpoints):
+    mesh = MESHES[name]()
+    model, _ = load(checkpoints / family, mesh=mesh)
+    leaves = get_leaves(model)
+    chex.assert_trees_all_equal(leaves, get_leaves(golden_runs.model(family)), strict=True)
+    for leaf in leaves.values():
+        assert leaf.sharding.device_set == set(mesh.devices.flat)
 
-assert jax.device_count() == 8
-forward = jax.jit(lambda model, ids: model(ids))
+    def parts(leaf: str) -> list[int]:
+        shape = leaves[leaf].shape
+        shard = leaves[leaf].sharding.shard_shape(shape)
+        return [full // part for full, part in zip(shape, shard, strict=True)]
 
-def split(leaf):
-    return [full // part for full, part in zip(leaf.shape, leaf.sharding.shard_shape(leaf.shape))]
-
-def meshes():
-    devices = np.array(jax.devices())
-    yield "2x4", jax.make_mesh((2, 4), ("data", "tensor"))  # axes are Explicit unless one says otherwise
-    yield "4x2", Mesh(devices.reshape(4, 2), ("data", "tensor"))
-    yield "8", Mesh(devices, ("tensor",))  # eight do not divide four heads
-    yield "data", Mesh(devices, ("data",))
-    yield "other", Mesh(devices.reshape(2, 4), ("x", "y"))
-    yield "3", Mesh(devices[:3], ("tensor",))
-
-folders = {family: [f"{folder}/{family}" for folder in sys.argv[1:]] for family in ("llada", "dream")}
-for family, places in folders.items():
-    ids, golden = golden_forward(family)
-    plain = {leaf: np.asarray(value) for leaf, value in get_leaves(load(places[0])[0]).items()}
-    for name, mesh in meshes():
-        for place in places:
-            model, _ = load(place, mesh=mesh)
-            leaves = get_leaves(model)
-            for leaf, value in leaves.items():
-                assert value.sharding.device_set == set(mesh.devices.flat), (name, leaf)
-                assert np.array_equal(np.asarray(value), plain[leaf]), (name, leaf)
-            q, k = leaves["layers.0.attn.q.kernel"], leaves["layers.0.attn.k.kernel"]
-            kv_heads = model.config.num_kv_heads
-            tensor = mesh.shape.get("tensor", 1)
-            assert split(leaves["embed"]) == [tensor if 512 % tensor == 0 else 1, 1], name
-            assert split(leaves["head"]) == [1, tensor if 512 % tensor == 0 else 1], name
-            assert split(q) == [1, tensor if 4 % tensor == 0 else 1], name
-            assert split(k) == [1, tensor if kv_heads % tensor == 0 else 1], name
-            assert split(leaves["layers.1.attn.o.kernel"]) == split(q)[::-1], name
-            assert split(leaves["layers.1.ff.down.kernel"]) == [tensor if 160 % tensor == 0 else 1, 1], name
-            assert split(leaves["norm.scale"]) == [1], name
-            if family == "dream":
-                assert split(leaves["layers.0.attn.q.bias"]) == split(q)[1:], name
-        rows = jax.device_put(ids, batch_sharding(len(ids), mesh))
-        logits = np.asarray(forward(model, rows))
-        assert np.abs(logits - golden).max() <= 1e-2, name
-        assert (logits.argmax(-1) == golden.argmax(-1)).all(), name
-    half, _ = load(places[1], mesh=mesh, dtype="bfloat16")
-    assert half.dtype.name == "bfloat16"
-
-# A device never holds more of the embedding than its part, nor does the host while it reads.
-from depcap_jax.models import sharding
-seen = []
-place = sharding.place
-def watched(shape, where, read):
-    def reading(index):
-        part = read(index)
-        seen.append(part.size / np.prod(shape))
-        return part
-    return place(shape, where, reading)
-from depcap_jax.checkpoints.huggingface import source
-from depcap_jax.checkpoints import storage
-source.place = storage.place = watched
-for folder in folders["llada"]:
-    load(folder, mesh=jax.make_mesh((8,), ("tensor",)))
-    assert seen.count(1 / 8) == 8 * (2 + 3 * 3), len(seen)  # embed, head; gate, up, down of three layers
-    seen.clear()
-
-# A damaged part is found on a mesh too.
-import pathlib, shutil
-broken = pathlib.Path(sys.argv[2]).parent / "broken"
-shutil.copytree(sys.argv[2] + "/llada", broken)
-chunk = next(path for path in broken.rglob("head/c/**/*") if path.is_file())
-data = bytearray(chunk.read_bytes()); data[100] ^= 1; chunk.write_bytes(data)
-try:
-    load(broken, mesh=jax.make_mesh((8,), ("tensor",)))
-except ValueError as error:
-    assert "'head'" in str(error), error
-else:
-    raise AssertionError("damage went unseen")
-print("all right")
-"""
-
-
-def test_parameters_are_restored_already_sharded(golden_dir, converted_dir):
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "PYTHONPATH": str(REPOSITORY / "tests"),
-    }
-    result = subprocess.run(
-        [sys.executable, "-c", ON_EIGHT_DEVICES, str(golden_dir), str(converted_dir)],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env=environment,
-        timeout=300,
+    tensor = mesh.shape.get("tensor", 1)
+    vocabulary, heads, kv_heads, ff = (
+        tensor if size % tensor == 0 else 1
+        for size in (VOCABULARY, HEADS, model.config.num_kv_heads, FF_WIDTH)
     )
-    assert result.stdout == "all right\n", result.stderr
+    expected = {
+        "embed": [vocabulary, 1],
+        "head": [1, vocabulary],
+        "norm.scale": [1],
+        "layers.0.attn.q.kernel": [1, heads],
+        "layers.0.attn.k.kernel": [1, kv_heads],
+        "layers.1.attn.o.kernel": [heads, 1],
+        "layers.1.ff.down.kernel": [ff, 1],
+    }
+    if family == "dream":
+        expected["layers.0.attn.q.bias"] = [heads]
+    assert {leaf: parts(leaf) for leaf in expected} == expected
+
+
+@jax.jit
+def forward(model, ids, tokens):
+    hidden, _ = model.hidden(ids, valid=jnp.ones(ids.shape, bool))
+    return model.logits(hidden), model.token_logits(hidden, tokens)
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_sharded_model_gives_the_golden_logits(name, family, converted_dir):
+    mesh = MESHES[name]()
+    model, _ = load(converted_dir / family, mesh=mesh)
+    ids, golden = golden_forward(family)
+    tokens = golden.argmax(-1)[:, ::5].astype(np.int32)
+    logits, chosen = map(
+        np.asarray, forward(model, *jax.device_put((ids, tokens), batch_sharding(len(ids), mesh)))
+    )
+    assert np.abs(logits - golden).max() <= 1e-2
+    assert (logits.argmax(-1) == golden.argmax(-1)).all()
+    np.testing.assert_allclose(chosen, np.take_along_axis(logits, tokens[:, None, :], axis=-1), atol=1e-4)
+
+
+def test_parameters_are_cast_on_the_mesh(family, checkpoints):
+    model, _ = load(checkpoints / family, mesh=MESHES["4x2"](), dtype="bfloat16")
+    assert model.dtype == jnp.bfloat16
+    expected = load(checkpoints / family, dtype="bfloat16")[0]
+    chex.assert_trees_all_equal(get_leaves(model), get_leaves(expected), strict=True)
+
+
+def test_host_reads_a_part_at_a_time(checkpoints, monkeypatch):
+    """Neither a device nor the host, while it reads, holds more of a parameter than one device's part."""
+    shares = []
+    place = storage.place
+
+    def watched(shape, sharding, read):
+        def reading(index):
+            part = read(index)
+            shares.append(part.size / np.prod(shape))
+            return part
+
+        return place(shape, sharding, reading)
+
+    monkeypatch.setattr(source, "place", watched)
+    monkeypatch.setattr(storage, "place", watched)
+    load(checkpoints / "llada", mesh=jax.make_mesh((8,), ("tensor",)))
+    assert shares.count(1 / 8) == 8 * (2 + 3 * 3)  # embed, head; gate, up, down of three layers
+
+
+def test_damage_is_found_on_a_mesh(converted_dir, tmp_path):
+    broken = shutil.copytree(converted_dir / "llada", tmp_path / "broken")
+    flip_bit(chunk_of(broken, "head"))
+    with pytest.raises(CheckpointError, match="'head'"):
+        load(broken, mesh=jax.make_mesh((8,), ("tensor",)))

@@ -154,6 +154,25 @@ def test_logits_of_chosen_tokens_leave_the_others_alone(tied):
     assert model.config.embedding_size not in sizes(Transformer.token_logits, states, tokens)
 
 
+def test_wrong_shapes_are_refused_while_tracing():
+    model = golden_runs.model("llada")
+    ids = jnp.zeros((2, 4), jnp.int32)
+    canvas = {"valid": jnp.ones((2, 9), bool), "cache": model.init_cache(2, 9)}
+    for wrong in (
+        {"write": jnp.ones((1, 4), bool)},
+        {"start": jnp.zeros((2, 1), jnp.int32)},
+        {"valid": jnp.ones((1, 9), bool)},
+    ):
+        with pytest.raises(AssertionError, match="shape"):
+            jax.eval_shape(lambda settings: model.hidden(ids, **settings), {**canvas, **wrong})
+    with pytest.raises(ValueError, match="without a cache"):
+        model.hidden(ids, valid=canvas["valid"])
+    states = jnp.zeros((2, 3, model.config.width))
+    for tokens in (ids[0], ids[:1]):
+        with pytest.raises(AssertionError, match="shape"):
+            model.token_logits(states, tokens)
+
+
 def test_source_is_where_a_position_is_predicted():
     positions = jnp.array([[0, 1, 2, 9], [3, 0, 0, 1]])
     chex.assert_trees_all_equal(golden_runs.model("llada").source(positions), positions)
