@@ -25,9 +25,9 @@ SHORTEST_PROMPT = 32
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """What became of one prompt, in ids."""
+    """What became of one prompt, in ids; equal to another if the same passes committed the same tokens."""
 
-    index: int
+    index: int = dataclasses.field(compare=False)
     """Of the prompt in the list."""
     tokens: tuple[int, ...]
     """The visible ids: those before the end-of-text token."""
@@ -38,14 +38,14 @@ class Decoded:
     block_sizes: tuple[int, ...]
     """The chosen block lengths."""
     prompt_length: int
-    """Tokens of the prompt."""
+    """Tokens of the prompt, chat template included."""
     status: Status
     """OK, or why the answer ends early."""
-    seconds: float
+    seconds: float = dataclasses.field(compare=False)
     """An equal share of the time that the prompt's batch took from ids to ids: neither compiling nor
     tokenising is in it. Whatever is said about speed, anywhere, is said with these seconds."""
     result: DecodeResult | None = dataclasses.field(default=None, compare=False, repr=False)
-    """With `trace=True`, the prompt's row alone (a batch of 1, in NumPy) with its trace."""
+    """With `trace=True`, its row alone (a batch of 1, in NumPy) with its trace, for `plots` and `viewer`."""
 
 
 class Batcher:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DecodeError, DecodeResult, Status
+from depcap_jax.decoding.state import DecodeError, Status
 from depcap_jax.decoding.stream import Snapshot, stream
 from depcap_jax.text.batching import Batcher, Decoded, check_key, row_keys
 from depcap_jax.text.codec import Codec, Prompt
@@ -21,28 +21,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-@dataclasses.dataclass(frozen=True)
-class Reply:
-    """What became of one prompt."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reply(Decoded):
+    """What became of one prompt: ids and what they took, as `Decoded` has them, and the text."""
 
     text: str
     """The visible answer."""
-    tokens: tuple[int, ...]
-    """Its ids: those before the end-of-text token."""
-    commit_steps: tuple[int, ...]
-    """The forward pass, from 1, at which each of them was committed."""
-    nfe: int
-    """Forward passes spent, also on what follows the visible answer."""
-    block_sizes: tuple[int, ...]
-    """The chosen block lengths."""
-    prompt_length: int
-    """Tokens of the prompt, chat template included."""
-    status: Status
-    """OK, or why the answer ends early."""
-    seconds: float = dataclasses.field(compare=False)
-    """What decoding it took, as `Decoded.seconds` defines it."""
-    result: DecodeResult | None = dataclasses.field(compare=False, repr=False)
-    """With `trace=True`, its row alone (a batch of 1, in NumPy) with its trace, for `plots` and `viewer`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +146,9 @@ class TextGenerator:
         disable = None if self._progress is None else not self._progress
         with tqdm(total=len(ids), unit="prompt", disable=disable) as bar:
             for batch in self._batcher.run(ids, key=key, trace=trace):
-                replies.update({decoded.index: self._reply(decoded) for decoded in batch})
+                for decoded in batch:
+                    text = self._codec.decode(decoded.tokens)
+                    replies[decoded.index] = Reply(**vars(decoded), text=text)
                 bar.update(len(batch))
         return [replies[index] for index in range(len(ids))]
 
@@ -243,16 +229,3 @@ class TextGenerator:
     def _partial(self, snapshot: Snapshot) -> Partial:
         ends = self._model.config.eos_token_ids
         return Partial(tuple(self._codec.read_partial(snapshot.tokens, snapshot.commit_step, ends)), snapshot)
-
-    def _reply(self, decoded: Decoded) -> Reply:
-        return Reply(
-            text=self._codec.decode(decoded.tokens),
-            tokens=decoded.tokens,
-            commit_steps=decoded.commit_steps,
-            nfe=decoded.nfe,
-            block_sizes=decoded.block_sizes,
-            prompt_length=decoded.prompt_length,
-            status=decoded.status,
-            seconds=decoded.seconds,
-            result=decoded.result,
-        )
