@@ -74,6 +74,35 @@ def prepare(
     jax.block_until_ready(_generate(model, prompts, nobody, _as_data(config), _row_keys(key, batch, config)))
 
 
+def generate_canvas(
+    model: DiffusionLM,
+    tokens: jax.Array | np.ndarray,
+    open: jax.Array | np.ndarray,
+    lengths: jax.Array | np.ndarray,
+    *,
+    config: DecodeConfig,
+    key: jax.Array | None = None,
+    trace: bool = False,
+) -> DecodeResult:
+    """Decodes the open positions [B, T] of canvases [B, T]; positions from lengths [B] on are padding."""
+    assert not trace
+    keys = _row_keys(key, len(tokens), config)
+    return _generate_canvas(model, tokens, open, lengths, _as_data(config), keys)
+
+
+@jax.jit
+def _generate_canvas(
+    model: DiffusionLM,
+    tokens: jax.Array,
+    is_open: jax.Array,
+    lengths: jax.Array,
+    config: DecodeConfig,
+    keys: jax.Array | None,
+) -> DecodeResult:
+    state = init_state(model, config, tokens, is_open, lengths, key=keys)
+    return finish(model, decode(model, state, config), config)
+
+
 @jax.jit
 def _generate(
     model: DiffusionLM,

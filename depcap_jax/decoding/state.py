@@ -41,6 +41,10 @@ class DiffusionLM(Protocol):
         """Float32 logits [..., V] of hidden states [..., D]."""
         ...
 
+    def source(self, position: jax.Array) -> jax.Array:
+        """Where the model predicts a position."""
+        ...
+
     def init_cache(self, batch: int, length: int) -> Any:
         """An empty cache: a pytree whose leaves all begin with the batch axis."""
         ...

@@ -97,6 +97,10 @@ class Transformer(nnx.Module):
         head = self.embed[...].T if self.head is None else self.head[...]
         return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
 
+    def source(self, position: jax.Array) -> jax.Array:
+        """Where the model predicts a position: one before it for Dream, whose position 0 predicts itself."""
+        return jnp.maximum(position - 1, 0) if self.config.predicts_next else position
+
     def init_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for a canvas of [batch, length]."""
         shape = (batch, self.config.num_kv_heads, self.config.head_dim, length)
