@@ -1,11 +1,18 @@
-"""Final answers in a text: the number of GSM8K, the LaTeX expression of MATH."""
+"""Answers in a text: where it ends, the number of GSM8K, the LaTeX expression of MATH."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 _NUMBER = r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
+
+
+def cut_at(text: str, stops: Sequence[str]) -> str:
+    """A text up to the first of some strings."""
+    ends = [text.find(stop) for stop in stops if stop]
+    return text[: min((end for end in ends if end >= 0), default=len(text))]
 
 
 def find_number(text: str) -> Fraction | None:
