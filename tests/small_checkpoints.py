@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -90,11 +91,11 @@ def run_convert(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def published_data(name: str) -> Path:
-    """Published files that are too large, or not ours, to be in the repository."""
-    folder = REPOSITORY.parent / "shared" / "data" / name
-    if not folder.is_dir():
-        pytest.skip(f"needs the published files {name} in ../shared/data, which are not here")
-    return folder
+    """A published file or folder that is too large, or not ours, to be in the repository."""
+    folder = os.environ.get("DEPCAP_DATA")
+    if not folder or not (path := Path(folder) / name).exists():
+        pytest.skip(f"needs the published {name} in the folder that DEPCAP_DATA names")
+    return path
 
 
 def everything_under(folder: Path) -> dict[str, bytes]:

@@ -275,7 +275,7 @@ def test_adablock_takes_its_threshold_from_the_family(subject):
     given = ada.change(delimiter_threshold=0.4).build(predicts_next=True)
     assert describe(given)["partition"]["delimiter_threshold"] == pytest.approx(0.4)
     assert describe(subject.build(Decoder("adablock")))["partition"]["delimiter_ids"] == [
-        vocabulary.vocabulary().index("\n")
+        vocabulary.tokens().index("\n")
     ]
 
 
@@ -285,7 +285,7 @@ def test_tasks():
     assert problem.score("") == 0.0
     with pytest.raises(ValueError, match="unknown task 'sums'; known: tiny, gsm8k"):
         load_task("sums")
-    with pytest.raises(ValueError, match="limit must be .* of at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"limit must be .* of at least 1, got 0"):
         load_task("tiny", limit=0)
     with pytest.raises(ValueError, match="takes no data folder, got '/x'"):
         load_task("tiny", data="/x")

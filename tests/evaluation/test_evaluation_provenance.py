@@ -29,7 +29,7 @@ def key_after(tmp_path: Path, edit: Edit = lambda _: None) -> str:
 
 
 def _is_data(folder: str, name: str) -> bool:
-    return name == "__pycache__" or (Path(folder) / name).is_file() and not name.endswith(".py")
+    return name == "__pycache__" or ((Path(folder) / name).is_file() and not name.endswith(".py"))
 
 
 def comment_everywhere(package: Path) -> None:
