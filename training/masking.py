@@ -88,7 +88,7 @@ def mask(
         clean[i, : len(row.prompt) + len(row.answer)] = row.prompt + row.answer
     valid = where < start + ANSWER_LENGTH
     answer = valid & (where >= start)
-    # One t from each B-th of its range: the same distribution with less variance a batch.
+    # One t from each B-th of its range: the same distribution with less variance per batch.
     t = most * (rng.permutation(B) + rng.random(B))[:, None] / B
     written = np.array([len(row.answer) for row in rows])[:, None]
     block = (rng.random((B, 1)) * (written + 1)).astype(int)

@@ -1,4 +1,6 @@
-"""Trains an embedded model: `python -m training.train --family llada --minutes 80 --out runs/llada`.
+"""Trains an embedded model, in a checkout of the repository.
+
+    python -m training.train --family llada --minutes 80 --out runs/llada
 
 The masked-diffusion objective of LLaDA (Nie et al., 2025) on the project's own transformer: cross-entropy on
 masked answer tokens, weighted 1 / t. Muon moves the matrices and AdamW the rest; an exponential average of
@@ -213,7 +215,11 @@ def draw(folder: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Reads the command line and trains."""
-    parser = argparse.ArgumentParser(prog="python -m training.train", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m training.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--family", choices=("llada", "dream"), required=True)
     parser.add_argument("--out", type=Path, help="the run's folder; runs/FAMILY by default")
     budget = parser.add_mutually_exclusive_group()

@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,13 @@ def test_records_are_what_was_decoded(subject, watched):
     assert summary["seconds"] == sum(record["seconds"] for record in run.content["problems"])
     assert summary["tokens_per_second"] == pytest.approx(summary["tokens"] / summary["seconds"])
     assert read(run.path) == run.content
+
+
+def test_a_batch_shares_its_seconds_equally(watched):
+    lines = [json.loads(line) for line in watched.run.path.with_suffix(".jsonl").read_text().splitlines()]
+    seconds = [line["seconds"] for line in lines if "index" in line]  # batch by batch
+    assert seconds[::2] == seconds[1::2]
+    assert len(set(seconds)) == COUNT / 2
 
 
 def test_progress_is_told_before_the_first_batch_and_after_each(watched):
@@ -221,23 +229,26 @@ def test_compilation_is_apart(subject):
     """After `compile` a run traces and compiles nothing."""
     batcher = Batcher(subject.model, Decoder("vanilla", {"gen_length": 8}).build(), batch_size=1)
     prompts = [[5] * length for length in (3, 40, 20)]
-    happened: list[str] = []
+    events: list[str] = []
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
-        happened.append(event)
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        events.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        assert batcher.compile(prompts) > 0
-        assert happened
-        happened.clear()
+        begin = time.perf_counter()
+        compiling = batcher.compile(prompts)
+        assert 0.5 * (time.perf_counter() - begin) < compiling <= time.perf_counter() - begin
+        assert events
+        events.clear()
+        begin = time.perf_counter()
         done = [decoded for batch in batcher.run(prompts) for decoded in batch]
-        assert happened == []
+        assert 0 < sum(decoded.seconds for decoded in done) <= time.perf_counter() - begin
+        assert events == []
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert sorted(decoded.index for decoded in done) == [0, 1, 2]
     assert done[0].index == 1  # the widest first: what does not fit into memory fails at once
-    assert all(decoded.seconds > 0 for decoded in done)
 
 
 def test_what_cannot_be_decoded_is_said_before_anything_is(subject, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import shutil
 import sys
 import types
@@ -23,13 +24,15 @@ number = itertools.count()
 def key_after(tmp_path: Path, edit: Edit = lambda _: None) -> str:
     """The resume key of a copy of the package that was edited."""
     copy = tmp_path / str(next(number))
-    shutil.copytree(PACKAGE, copy, ignore=lambda folder, names: [n for n in names if _is_data(folder, n)])
+    shutil.copytree(PACKAGE, copy, ignore=without_data)
     edit(copy)
     return source_fingerprint(copy)
 
 
-def _is_data(folder: str, name: str) -> bool:
-    return name == "__pycache__" or ((Path(folder) / name).is_file() and not name.endswith(".py"))
+def without_data(folder: str | os.PathLike[str], names: list[str]) -> list[str]:
+    """What of a folder is not code."""
+    code = [name for name in names if name.endswith(".py") or (Path(folder) / name).is_dir()]
+    return [name for name in names if name not in code or name == "__pycache__"]
 
 
 def comment_everywhere(package: Path) -> None:
@@ -62,12 +65,9 @@ def change_a_constant(name: str) -> Edit:
     def edit(package: Path) -> None:
         tree = ast.parse((package / name).read_text())
         texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        constant = next(
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and id(node) not in texts and isinstance(node.value, (int, str))
-        )
-        constant.value = f"{constant.value}!" if isinstance(constant.value, str) else constant.value + 1
+        constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        constant = next(node for node in constants if id(node) not in texts)
+        constant.value = f"{constant.value}!"
         (package / name).write_text(ast.unparse(tree))
 
     return edit

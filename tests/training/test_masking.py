@@ -71,14 +71,14 @@ def test_sums_are_found_with_their_copies():
 def test_some_rows_hide_one_result_or_all_that_was_added():
     drawn = rows(200)
     batch = mask(drawn, 168, np.random.default_rng(0), sums=1.0)
-    seen = set()
+    hides_a_result = set()
     for row, line in zip(drawn, batch.noisy == MASK, strict=True):
         added, results = find_sums(row.answer)
         if results:
             hidden = (np.flatnonzero(line) - len(row.prompt)).tolist()
             assert hidden in [*results, added]
-            seen.add(hidden in results)
-    assert seen == {True, False}
+            hides_a_result.add(hidden in results)
+    assert hides_a_result == {True, False}
 
 
 def test_a_cached_batch_counts_its_window_alone_and_knew_nothing_of_it_before():

@@ -85,11 +85,11 @@ def test_a_round_leaves_no_problem_out(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(batches, "BUCKETS", ((48, 8), (80, 6), (112, 5)))
     drawn = task.problems((7, 400), held_out=False)
     expected = {tuple(row.prompt) for row in encode(vocabulary.build(), [next(drawn) for _ in range(32)])}
-    seen = set()
+    prompts = set()
     for batch in Batches(7).round(400):
         for line in batch.clean.tolist():
-            seen.add(tuple(line[: line.index(vocabulary.SPECIAL.index(vocabulary.ASSISTANT)) + 1]))
-    assert seen == expected
+            prompts.add(tuple(line[: line.index(vocabulary.SPECIAL.index(vocabulary.ASSISTANT)) + 1]))
+    assert prompts == expected
 
 
 def test_drills_hide_arithmetic_alone_and_end_with_the_easy_rounds():

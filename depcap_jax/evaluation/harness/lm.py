@@ -76,7 +76,7 @@ class DepCapLM(LM):
             )
         if max_batch_size is not None or not str(batch_size).isdecimal():
             raise ValueError(
-                f"batch_size must be a whole number, got {batch_size!r}: none is found automatically"
+                f"batch_size must be an integer, got {batch_size!r}: none is chosen automatically"
             )
         check_count("batch_size", int(batch_size), 1)
         check_count("mc_samples", mc_samples, 1)
@@ -84,7 +84,7 @@ class DepCapLM(LM):
         if chat not in (None, True, False):
             raise ValueError(f"chat must be True, False or None, got {chat!r}")
         if record is not None:
-            Path(record).open("a").close()  # what cannot be written is found now
+            Path(record).open("a").close()  # what cannot be written is said now
         # A wrong setting is an error before the model is loaded, and not ten minutes later.
         decoder = Decoder(recipe, {name: _plain(name, value) for name, value in settings.items()})
         if recipe != "adablock" or "delimiter_ids" in settings:

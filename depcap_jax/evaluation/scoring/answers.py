@@ -18,8 +18,8 @@ def cut_at(text: str, stops: Sequence[str]) -> str:
 def find_number(text: str) -> Fraction | None:
     """The number after the last `####`; without one the last number of the text; None if there is none."""
     marked = re.findall(rf"####\s*({_NUMBER})", text)
-    found = marked or re.findall(_NUMBER, text)
-    return Fraction(re.sub(r"[,$]", "", found[-1])) if found else None
+    numbers = marked or re.findall(_NUMBER, text)
+    return Fraction(re.sub(r"[,$]", "", numbers[-1])) if numbers else None
 
 
 def find_expression(text: str) -> str | None:

@@ -43,8 +43,8 @@ def score_gsm8k(document: Document, answer: str) -> float:
 
 def score_math500(document: Document, answer: str) -> float:
     """Whether the final expression is `document["answer"]`."""
-    found = find_expression(answer)
-    return float(found is not None and same_expression(found, document["answer"]))
+    expression = find_expression(answer)
+    return float(expression is not None and same_expression(expression, document["answer"]))
 
 
 def score_mbpp(document: Document, answer: str) -> float:
