@@ -30,7 +30,7 @@ sys.path.append(str(REPOSITORY))  # for training/, which is not installed; the p
 from depcap_jax.checkpoints.conversion import convert
 from depcap_jax.checkpoints.loading import load, save
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
-from training import vocabulary as tiny_tokenizer
+from training import vocabulary
 
 # A silent broadcast or cast is more often a mistake than meant.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -62,7 +62,7 @@ def converted_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(golden_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with the embedded models' tokenizer, as a folder."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    tiny_tokenizer.save(folder)
+    vocabulary.save(folder)
     save(load(golden_dir / "llada")[0], folder / "model", tokenizer=load_tokenizer(folder))
     return folder / "model"
 

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from depcap_jax.tiny import task
-from training import vocabulary as tokenizer
+from training import vocabulary
 from training.masking import FIRST_MASKED, Batch, Row, mask
 
 # Canvas length and rows: about the same number of tokens in each, so that one step costs about the same.
@@ -39,7 +39,7 @@ class Batches:
 
     def __init__(self, seed: int):
         self.seed = seed
-        self._tokenizer = tokenizer.build()
+        self._tokenizer = vocabulary.build()
 
     def round(self, index: int) -> list[Batch]:
         """The batches of round `index`, in a random order of lengths."""
@@ -88,7 +88,7 @@ class Batches:
 
 def encode(encoder: Tokenizer, problems: Sequence[task.Problem]) -> list[Row]:
     """Prompts through the chat template and answers, as ids."""
-    prompts = [f"{tokenizer.BOS}{tokenizer.USER}{p.prompt}{tokenizer.ASSISTANT}" for p in problems]
+    prompts = [f"{vocabulary.BOS}{vocabulary.USER}{p.prompt}{vocabulary.ASSISTANT}" for p in problems]
     answers = [p.answer for p in problems]
     pairs = zip(encoder.encode_batch(prompts), encoder.encode_batch(answers), strict=True)
     return [Row(prompt.ids, answer.ids) for prompt, answer in pairs]
@@ -96,4 +96,4 @@ def encode(encoder: Tokenizer, problems: Sequence[task.Problem]) -> list[Row]:
 
 def fixed_masks(problems: Sequence[task.Problem]) -> Batch:
     """One batch of given problems with masks that never change, for comparing losses over time."""
-    return mask(encode(tokenizer.build(), problems), BUCKETS[-1][0], np.random.default_rng(0))
+    return mask(encode(vocabulary.build(), problems), BUCKETS[-1][0], np.random.default_rng(0))

@@ -5,6 +5,7 @@ Axis letters: B rows, T canvas positions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from depcap_jax.models import Transformer
+from depcap_jax.models import ModelConfig, Transformer
 from training.masking import Batch
 from training.shift import Params
 
@@ -26,9 +27,9 @@ class Weights:
     """A model's arrays by name, and the way back to the model."""
 
     def __init__(self, model: Transformer):
-        found, self._structure = jax.tree_util.tree_flatten_with_path(model)
-        self._names = [jax.tree_util.keystr(path) for path, _ in found]
-        self.initial: Params = dict(zip(self._names, (leaf for _, leaf in found), strict=True))
+        leaves, self._structure = jax.tree_util.tree_flatten_with_path(model)
+        self._names = [jax.tree_util.keystr(path) for path, _ in leaves]
+        self.initial: Params = dict(zip(self._names, (leaf for _, leaf in leaves), strict=True))
 
     def model(self, params: Params) -> Transformer:
         """The model that holds `params`."""
@@ -54,8 +55,8 @@ def token_losses(model: Transformer, batch: Batch) -> jax.Array:
         _, cache = model.hidden(jnp.asarray(batch.before), valid=valid, cache=model.init_cache(*noisy.shape))
         cache, write = jax.lax.stop_gradient(cache), ~jnp.asarray(batch.frozen)
     hidden, _ = model.hidden(noisy, valid=valid, cache=cache, write=write)
-    logits = model.logits(hidden[:, model.source(jnp.arange(noisy.shape[1]))])
-    return optax.softmax_cross_entropy_with_integer_labels(logits, batch.clean)
+    hidden = hidden[:, model.source(jnp.arange(noisy.shape[1]))]
+    return optax.softmax_cross_entropy_with_integer_labels(model.logits(hidden), batch.clean)
 
 
 def optimizer() -> optax.GradientTransformation:
@@ -81,9 +82,17 @@ State = dict[str, Any]
 """`params`, their `average` and the optimizer's `moments`."""
 
 
-def make_step(weights: Weights) -> Callable[[State, Batch, jax.Array, jax.Array], tuple[State, jax.Array]]:
-    """The jitted training step: state, batch, rate and averaging factor to state and loss."""
-    rule = optimizer()
+Step = Callable[[State, Batch, jax.Array, jax.Array], tuple[State, jax.Array]]
+Loss = Callable[[Params, Batch], jax.Array]
+
+
+@functools.cache
+def make_step(config: ModelConfig) -> tuple[Step, Loss]:
+    """The training step (state, batch, rate and averaging factor to state and loss), and the loss alone.
+
+    Both are jitted, and runs of models of the same sizes share them.
+    """
+    rule, weights = optimizer(), Weights(Transformer.abstract(config))
 
     def loss(params: Params, batch: Batch) -> jax.Array:
         return jnp.sum(token_losses(weights.model(params), batch) * batch.weight)
@@ -96,7 +105,7 @@ def make_step(weights: Weights) -> Callable[[State, Batch, jax.Array, jax.Array]
         average = jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, state["average"], params)
         return {"params": params, "average": average, "moments": moments}, value
 
-    return jax.jit(step, donate_argnums=0)
+    return jax.jit(step, donate_argnums=0), jax.jit(loss)
 
 
 def rate_at(step: int, progress: float, peak: float = PEAK_RATE) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from training import vocabulary as tokenizer
+from training import vocabulary
 
 ANSWER_LENGTH = 128
 FIRST_MASKED = 0.5
@@ -24,7 +24,7 @@ _TAIL_WEIGHT = 0.1
 _WINDOWS = (8, 16, 32, 32, 32, 64)
 
 
-_ID = {token: index for index, token in enumerate(tokenizer.vocabulary())}
+_ID = {token: index for index, token in enumerate(vocabulary.tokens())}
 _DIGITS = {_ID[digit] for digit in "0123456789"}
 
 
@@ -80,7 +80,7 @@ def mask(
     was known (the prefix cache), half of them also everything behind it (the dual cache); only the window
     counts then.
     """
-    eos, mask_id = _ID[tokenizer.EOS], _ID[tokenizer.MASK]
+    eos, mask_id = _ID[vocabulary.EOS], _ID[vocabulary.MASK]
     B, where = len(rows), np.arange(length)
     clean = np.full((B, length), eos, np.int32)
     start = np.array([len(row.prompt) for row in rows])[:, None]
@@ -88,7 +88,7 @@ def mask(
         clean[i, : len(row.prompt) + len(row.answer)] = row.prompt + row.answer
     valid = where < start + ANSWER_LENGTH
     answer = valid & (where >= start)
-    # One t from each B-th of its range: the same distribution with less variance a batch.
+    # One t from each B-th of its range: the same distribution with less variance per batch.
     t = most * (rng.permutation(B) + rng.random(B))[:, None] / B
     written = np.array([len(row.answer) for row in rows])[:, None]
     block = (rng.random((B, 1)) * (written + 1)).astype(int)

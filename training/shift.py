@@ -43,7 +43,7 @@ def dream_from_llada(llada: Mapping[str, jax.Array], dream: Params, config: Mode
     values = config.num_kv_heads * config.head_dim
     if values < min(embedding.shape) or config.num_heads != 2 * config.num_kv_heads:
         raise ValueError(
-            f"shifting needs two heads a key/value head, and values at least {min(embedding.shape)} wide, "
+            f"shifting needs two heads per key/value head, and values at least {min(embedding.shape)} wide, "
             f"got {config.num_heads} heads, {config.num_kv_heads} key/value heads and values {values} wide"
         )
     moved = {re.sub(r"layers\[(\d+)\]", _one_up, name): weight for name, weight in llada.items()}
@@ -57,8 +57,8 @@ def dream_from_llada(llada: Mapping[str, jax.Array], dream: Params, config: Mode
     return {**dream, **moved, **layer, ".embed.value": jnp.asarray(alike, jnp.float32)}
 
 
-def _one_up(found: re.Match[str]) -> str:
-    return f"layers[{int(found[1]) + 1}]"
+def _one_up(layer: re.Match[str]) -> str:
+    return f"layers[{int(layer[1]) + 1}]"
 
 
 def _layer(embedding: np.ndarray, config: ModelConfig) -> dict[str, np.ndarray]:

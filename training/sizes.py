@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from depcap_jax.models import ModelConfig
 from depcap_jax.models.config import Family
-from training import vocabulary as tokenizer
+from training import vocabulary
 
 
 def model_config(family: Family) -> ModelConfig:
     """The sizes of an embedded model; Dream's has biases, and one layer more to shift by a position."""
     dream = family == "dream"
-    ids = {token: tokenizer.SPECIAL.index(token) for token in tokenizer.SPECIAL}
-    size = len(tokenizer.vocabulary())
+    ids = {token: vocabulary.SPECIAL.index(token) for token in vocabulary.SPECIAL}
+    size = len(vocabulary.tokens())
     return ModelConfig(
         family=family,
         vocab_size=size,
@@ -27,8 +27,8 @@ def model_config(family: Family) -> ModelConfig:
         qkv_bias=dream,
         tie_embeddings=False,
         max_length=256,
-        mask_token_id=ids[tokenizer.MASK],
-        pad_token_id=ids[tokenizer.EOS],
-        eos_token_ids=(ids[tokenizer.EOS],),
+        mask_token_id=ids[vocabulary.MASK],
+        pad_token_id=ids[vocabulary.EOS],
+        eos_token_ids=(ids[vocabulary.EOS],),
         predicts_next=dream,
     )

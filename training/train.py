@@ -1,4 +1,6 @@
-"""Trains an embedded model: `python -m training.train --family llada --minutes 80 --out runs/llada`.
+"""Trains an embedded model, in a checkout of the repository.
+
+    python -m training.train --family llada --minutes 80 --out runs/llada
 
 The masked-diffusion objective of LLaDA (Nie et al., 2025) on the project's own transformer: cross-entropy on
 masked answer tokens, weighted 1 / t. Muon moves the matrices and AdamW the rest; an exponential average of
@@ -29,7 +31,7 @@ from depcap_jax.checkpoints.huggingface.export import export
 from depcap_jax.models import Transformer
 from depcap_jax.models.config import Family
 from depcap_jax.tiny import task
-from training import vocabulary as tokenizer
+from training import vocabulary
 from training.batches import BUCKETS, EASY_ROUNDS, Batches, fixed_masks
 from training.learning import (
     PEAK_RATE,
@@ -39,7 +41,6 @@ from training.learning import (
     make_step,
     optimizer,
     rate_at,
-    token_losses,
 )
 from training.masking import Batch
 from training.shift import dream_from_llada
@@ -73,9 +74,8 @@ class Run:
             self._restore()
         elif start is not None:
             self._start_from(start)
-        self._advance = make_step(self.weights)
+        self._advance, self._judge = make_step(self.config)
         self._data = Batches(self.seed)
-        self._judge = jax.jit(lambda params, batch: token_losses(self.weights.model(params), batch))
         self._trials: dict[str, Batch] = {}
 
     def save(self) -> None:
@@ -108,8 +108,8 @@ class Run:
             params = {name: jnp.asarray(stored[f"leaf{i}"]) for i, name in enumerate(names)}
         if (family, self.config.family) == ("llada", "dream"):
             params = dream_from_llada(params, self.state["params"], self.config)
-        found, needed = ({name: p.shape for name, p in ps.items()} for ps in (params, self.state["params"]))
-        if found != needed:
+        given, needed = ({name: p.shape for name, p in ps.items()} for ps in (params, self.state["params"]))
+        if given != needed:
             raise ValueError(
                 f"{folder / 'state.npz'} holds a {family} of other sizes than this {self.config.family}"
             )
@@ -175,11 +175,8 @@ class Run:
             for kind in task.KINDS:
                 stream = task.problems("trial", held_out=False, kind=kind)
                 self._trials[kind] = fixed_masks([next(stream) for _ in range(BUCKETS[-1][1])])
-        found = {}
-        for kind, batch in self._trials.items():
-            losses = np.asarray(self._judge(self.state["average"], batch))
-            found[kind] = round(float(np.sum(losses * batch.weight)), 4)
-        return found
+        average = self.state["average"]
+        return {kind: round(float(self._judge(average, batch)), 4) for kind, batch in self._trials.items()}
 
     def _log(self, **facts: Any) -> None:
         line = json.dumps({"step": self.step, "minutes": round(self.seconds / 60, 2), **facts})
@@ -194,7 +191,7 @@ class Run:
 
     def export(self) -> Path:
         """Writes the averaged weights in float16, in the published layout, to the run's folder `model`."""
-        saver = types.SimpleNamespace(save_pretrained=tokenizer.save)
+        saver = types.SimpleNamespace(save_pretrained=vocabulary.save)
         return export(self.model(), self.folder / "model", dtype="float16", tokenizer=saver, overwrite=True)
 
 
@@ -218,7 +215,11 @@ def draw(folder: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Reads the command line and trains."""
-    parser = argparse.ArgumentParser(prog="python -m training.train", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m training.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--family", choices=("llada", "dream"), required=True)
     parser.add_argument("--out", type=Path, help="the run's folder; runs/FAMILY by default")
     budget = parser.add_mutually_exclusive_group()

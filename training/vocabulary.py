@@ -36,7 +36,7 @@ _FRAME = (
 )
 
 
-def vocabulary() -> list[str]:
+def tokens() -> list[str]:
     """Every token, by id."""
     tables = (
         words.NAMES,
@@ -54,7 +54,7 @@ def vocabulary() -> list[str]:
 
 def build() -> Tokenizer:
     """The tokenizer; decoding an encoded text of the task gives that text back."""
-    ids = {token: index for index, token in enumerate(vocabulary())}
+    ids = {token: index for index, token in enumerate(tokens())}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

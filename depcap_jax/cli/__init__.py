@@ -22,6 +22,7 @@ COMMANDS = (
     "eval",
     "table",
     "sweep",
+    "lm-eval",
     "bench",
     "convert",
     "info",
@@ -49,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"depcap {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name in COMMANDS:
-        module = importlib.import_module(f"depcap_jax.cli.commands.depcap_{name}")
+        module = importlib.import_module(f"depcap_jax.cli.commands.depcap_{name.replace('-', '_')}")
         command = commands.add_parser(
             name,
             help=module.SUMMARY,
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments = _parse(list(sys.argv[1:] if argv is None else argv))
         keep_compilations()
         return _run(arguments)
     except BrokenPipeError:
@@ -78,6 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    """The command and its options; what follows `lm-eval` is another program's, but for a lone --help."""
+    if words[:1] != ["lm-eval"] or words[1:] in (["-h"], ["--help"]):
+        return build_parser().parse_args(words)
+    arguments = build_parser().parse_args(words[:1])
+    arguments.words = words[1:]
+    return arguments
 
 
 def _run(arguments: argparse.Namespace) -> int:

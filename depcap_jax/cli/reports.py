@@ -1,9 +1,8 @@
-"""What the commands `eval`, `table` and `sweep` share: options, the loop over settings, and the reports."""
+"""What the commands `eval`, `table` and `sweep` share: the loop over decoders, and the reports."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from depcap_jax.evaluation.decoder import Setting
+from depcap_jax.cli.options import load_model
+from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.engine import Run, Subject, evaluate
+from depcap_jax.evaluation.provenance import fingerprint
 from depcap_jax.evaluation.records import publish_text
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
 from depcap_jax.evaluation.summary import COLUMNS, cells, failures, to_csv, to_markdown
@@ -20,14 +21,9 @@ from depcap_jax.evaluation.tasks import Task, load_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
-    from transformers import PreTrainedTokenizerBase
-
-    from depcap_jax.models import Transformer
-
-Loader = Callable[[argparse.Namespace], "tuple[Transformer, PreTrainedTokenizerBase | None]"]
 
 
-def prepare(arguments: argparse.Namespace, load_model: Loader) -> tuple[Subject, Task]:
+def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:
     """The model and the problems that the options name; a wrong task is found before the model is loaded."""
     allow_code_execution(arguments.allow_code_execution)
     task = load_task(arguments.task, data=arguments.data, limit=arguments.limit)
@@ -43,29 +39,42 @@ def prepare(arguments: argparse.Namespace, load_model: Loader) -> tuple[Subject,
     return subject, task
 
 
-def run_all(subject: Subject, task: Task, settings: Sequence[Setting], folder: Path) -> list[Run]:
-    """Evaluates one setting after another and prints a line of the table as each is done."""
+def run_all(subject: Subject, task: Task, decoders: Sequence[Decoder], folder: Path) -> list[Run]:
+    """Evaluates one decoder after another and prints a line of the table as each is done."""
     folder.mkdir(parents=True, exist_ok=True)
-    for setting in settings:
-        subject.build(setting)  # a wrong one is found before the first hour, not after it
-    label_width = max(len(setting.label) for setting in settings)
+    for decoder in decoders:
+        subject.build(decoder)  # a wrong one is found before the first hour, not after it
+    label_width = max(len(decoder.label) for decoder in decoders)
     _print_line(COLUMNS, label_width)
     runs: list[Run] = []
-    for setting in settings:
-        runs.append(evaluate(subject, task, setting, folder))
+    for decoder in decoders:
+        runs.append(_run(subject, task, decoder, folder))
         _print_line(cells(runs[-1], runs), label_width)
     for line in failures(runs):
         print(f"warning: {line}", file=sys.stderr)
     return runs
 
 
+def _run(subject: Subject, task: Task, decoder: Decoder, folder: Path) -> Run:
+    """Evaluates a decoder, with a bar if there is a terminal."""
+    label = f"{decoder.label} ({decoder.cache})"
+    with tqdm(desc=label, unit="problem", disable=None, leave=False, dynamic_ncols=True) as bar:
+
+        def show(done: int, total: int, right: float) -> None:
+            bar.total = total
+            bar.set_postfix_str(f"accuracy {100 * right / max(done, 1):.1f} %", refresh=False)
+            bar.update(done - bar.n)
+
+        return evaluate(subject, task, decoder, folder, progress=show)
+
+
 def write_reports(runs: Sequence[Run], stem: Path, plot: Callable[[], Figure] | None) -> None:
     """Writes STEM-HASH.md, .csv and, with `plot`, .png and .svg, and says where.
 
-    The hash is that of the runs: other problems or other settings do not overwrite a report.
+    The hash is that of the runs: other problems or other decoders do not overwrite a report.
     """
-    digest = hashlib.sha256("\n".join(run.path.name for run in runs).encode()).hexdigest()
-    stem = stem.with_name(f"{stem.name}-{digest[:8]}")
+    names = [run.path.name for run in runs if run.path is not None]
+    stem = stem.with_name(f"{stem.name}-{fingerprint(names)[:8]}")
     publish_text(stem.with_name(f"{stem.name}.md"), to_markdown(runs))
     publish_text(stem.with_name(f"{stem.name}.csv"), to_csv(runs))
     kinds = "md, csv"
@@ -74,7 +83,7 @@ def write_reports(runs: Sequence[Run], stem: Path, plot: Callable[[], Figure] | 
 
         save_figure(plot(), stem)
         kinds += ", png, svg"
-    print(f"\n{stem}.{{{kinds}}}; a JSON file a line beside them")
+    print(f"\n{stem}.{{{kinds}}}; a JSON file per line beside them")
 
 
 def report_stem(arguments: argparse.Namespace, command: str) -> Path:

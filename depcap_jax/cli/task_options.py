@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from depcap_jax.decoding.recipes import recipe_settings
+
+_PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
 
 TASK_NAMES = ("tiny", "gsm8k", "math500", "mbpp", "humaneval")
 """As in `depcap_jax.evaluation.TASKS`."""
@@ -42,3 +49,35 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
 def add_plot_argument(parser: argparse.ArgumentParser) -> None:
     """Adds --no-plots."""
     parser.add_argument("--no-plots", action="store_true", help="tables only; matplotlib is not needed then")
+
+
+def parse_vary(texts: Sequence[str], recipe: str) -> dict[str, list[Any]]:
+    """Reads NAME=v1,v2,...; NAME as `recipe_settings` has it, or as the paper writes it.
+
+    Raises:
+      ValueError: naming what cannot be read, or the setting that the recipe does not have.
+    """
+    varied: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        name = _PAPER_NAMES.get(name, name)
+        if not equals or not values:
+            raise ValueError(f"what to vary is written NAME=VALUE,VALUE,..., got {text!r}")
+        known = recipe_settings(recipe)
+        if name not in known:
+            raise ValueError(f"recipe {recipe!r} has no setting {name!r}; it has: {', '.join(known)}")
+        if name in varied:
+            raise ValueError(f"{name} is varied twice")
+        varied[name] = list(dict.fromkeys(_value(value) for value in values.split(",")))
+    return varied
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text.strip()  # a cache's name
+    if isinstance(value, (list, dict)):
+        raise ValueError(f"what to vary is written NAME=VALUE,VALUE,..., got the value {text!r}")
+    return value

@@ -8,16 +8,15 @@ What the numbers mean, everywhere in this package and in all that it writes:
 - *seconds*: time of generation, from ids to ids. Compilation is excluded and reported apart, and so are
   tokenising and scoring. A batch's seconds are shared equally among its problems.
 - *tokens per second*: all tokens of a run over all of its seconds.
-- *nfe*: forward passes a problem, also those spent on what follows the visible answer; its mean.
+- *nfe*: forward passes per problem, also those spent on what follows the visible answer; its mean.
 - *speed-up*: tokens per second, divided by those of `vanilla` without a cache in the same run.
 
-`evaluate` is the one engine: `depcap eval`, `depcap table` and `depcap sweep` call it once a line, so the
-same setting gives the same numbers in all of them. `python -m depcap_jax.evaluation` is lm-eval's own
-command line, with this library's models in it.
+`evaluate` is the one engine: `depcap eval`, `table`, `sweep` and `demo` call it once per line, so the same
+decoder gives the same numbers in all of them. `harness/` has this library's models and tasks for lm-eval.
 """
 
-from depcap_jax.evaluation.decoder import Setting
-from depcap_jax.evaluation.engine import Subject, evaluate
+from depcap_jax.evaluation.decoder import Decoder
+from depcap_jax.evaluation.engine import Run, Subject, evaluate
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
 from depcap_jax.evaluation.scoring.sandbox import CodeExecutionError, Limits, Outcome, run_program
 from depcap_jax.evaluation.tasks import TASKS, Problem, Task, load_task
@@ -25,10 +24,11 @@ from depcap_jax.evaluation.tasks import TASKS, Problem, Task, load_task
 __all__ = [
     "TASKS",
     "CodeExecutionError",
+    "Decoder",
     "Limits",
     "Outcome",
     "Problem",
-    "Setting",
+    "Run",
     "Subject",
     "Task",
     "allow_code_execution",

@@ -1,4 +1,4 @@
-"""One line of a table: a recipe with its settings, and how it is called."""
+"""What is evaluated: a decoder, and how reports call it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from depcap_jax.decoding.recipes import DecodeConfig, recipe
+from depcap_jax.decoding.recipes import CACHES, DecodeConfig, recipe
+from depcap_jax.evaluation.provenance import module_fingerprint
 from depcap_jax.text.fitting import fit_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_NOT_IN_LABEL = ("cache", "gen_length", "delimiter_ids")
+"""In a column of their own, or the same in all lines."""
+
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Decoder:
     """A decoder by its recipe's name and the settings that differ from the recipe's own."""
 
     recipe: str
@@ -32,19 +36,14 @@ class Setting:
     @property
     def label(self) -> str:
         """Such as `confidence, block_length 16`."""
-        if self.title:
-            return self.title
-        hidden = (
-            "cache",
-            "gen_length",
-            "delimiter_ids",
-        )  # in a column of their own, or the same in all lines
-        changes = [f"{name} {_short(value)}" for name, value in self.settings.items() if name not in hidden]
-        return ", ".join([self.recipe, *changes])
+        changes = (
+            f"{name} {_short(value)}" for name, value in self.settings.items() if name not in _NOT_IN_LABEL
+        )
+        return self.title or ", ".join([self.recipe, *changes])
 
-    def change(self, title: str = "", **settings: Any) -> Setting:
+    def change(self, title: str = "", **settings: Any) -> Decoder:
         """The same with some settings changed."""
-        return Setting(self.recipe, {**self.settings, **settings}, title)
+        return Decoder(self.recipe, {**self.settings, **settings}, title)
 
     def build(
         self, tokenizer: PreTrainedTokenizerBase | None = None, *, predicts_next: bool = False
@@ -58,29 +57,35 @@ class Setting:
         return recipe(self.recipe, **settings)
 
 
-def describe(config: DecodeConfig) -> dict[str, Any]:
-    """Every setting of a decoder, defaults included, as JSON: two decoders are alike if these are."""
-    described: dict[str, Any] = {}
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]  # a policy is a dataclass
-        part = getattr(config, field.name)
-        if not dataclasses.is_dataclass(part):
-            described[field.name] = _plain(part)
-            continue
-        values = {
-            inner.name: _plain(getattr(part, inner.name), inner.metadata.get("static", False))
-            for inner in dataclasses.fields(part)
-        }
-        described[field.name] = {"policy": type(part).__name__, **values}
-    return described
+def name_decoder(config: DecodeConfig, title: str = "") -> Decoder:
+    """How reports call a decoder that comes without a recipe: by its title, or by its policies' classes."""
+    policies = f"{type(config.partition).__name__}+{type(config.select).__name__}"
+    caches = {type(recipe("vanilla", cache=name).cache): name for name in CACHES}
+    cache = caches.get(type(config.cache), type(config.cache).__name__)
+    return Decoder(policies, {"cache": cache}, title)
 
 
-def _plain(value: Any, static: bool = True) -> Any:
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, str)) or (static and isinstance(value, int)):
-        return value
+def describe(part: Any) -> Any:
+    """Every setting of a decoder, or of a part of it, as JSON: two decoders are alike if these are.
+
+    Defaults are included. A policy that is not this package's own comes with a fingerprint of its code.
+    """
+    if dataclasses.is_dataclass(part):
+        settings = {field.name: describe(getattr(part, field.name)) for field in dataclasses.fields(part)}
+        module = type(part).__module__
+        code = {} if module.startswith("depcap_jax.") else {"code": module_fingerprint(module)}
+        return {"policy": type(part).__name__, **settings, **code}
+    if isinstance(part, (tuple, list)):
+        return [describe(item) for item in part]
+    if part is None or isinstance(part, (bool, str)):
+        return part
+    if callable(part):
+        return {"function": part.__qualname__, "code": module_fingerprint(part.__module__)}
     # Decoding computes thresholds in float32: -16, -16.0 and a float32 array of it are one.
-    return float(np.float32(value))
+    number = np.asarray(part, np.float32).tolist()
+    if isinstance(number, list):
+        return describe(number)
+    return int(number) if number.is_integer() else number
 
 
 def _short(value: Any) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from depcap_jax.evaluation.engine import Run
 
 _MARKERS = {"none": "o", "prefix": "s", "dual": "^"}
+_OTHER_MARKER = "D"
 
 
 def require_matplotlib() -> None:
@@ -26,21 +27,21 @@ def require_matplotlib() -> None:
 
 
 def plot_table(runs: Sequence[Run], title: str) -> Figure:
-    """Accuracy and forward passes against tokens per second; a colour a decoder, a marker a cache."""
+    """Accuracy and forward passes against tokens per second; one colour per decoder, one marker per cache."""
     figure, axes = _panels(2, title)
     from matplotlib.lines import Line2D  # pyright: ignore[reportMissingImports]  # optional
 
-    labels = list(dict.fromkeys(run.setting.label for run in runs))
+    labels = list(dict.fromkeys(run.decoder.label for run in runs))
     for run in runs:
         look: dict[str, Any] = {
-            "color": f"C{labels.index(run.setting.label) % 10}",
-            "marker": _MARKERS[run.setting.cache],
+            "color": f"C{labels.index(run.decoder.label) % 10}",
+            "marker": _MARKERS.get(run.decoder.cache, _OTHER_MARKER),
             "linestyle": "",
         }
         speed = run.summary["tokens_per_second"]
         axes[0].plot([speed], [100 * run.summary["accuracy"]], **look)
         axes[1].plot([speed], [run.summary["nfe"]], **look)
-    for axis, name in zip(axes, ("accuracy, %", "forward passes a problem"), strict=True):
+    for axis, name in zip(axes, ("accuracy, %", "forward passes per problem"), strict=True):
         axis.set_xlabel("tokens per second")
         axis.set_ylabel(name)
         axis.grid(alpha=0.3)
@@ -48,17 +49,18 @@ def plot_table(runs: Sequence[Run], title: str) -> Figure:
     entries = [
         Line2D([], [], color=f"C{i % 10}", marker="o", label=label, **look) for i, label in enumerate(labels)
     ]
-    caches = dict.fromkeys(run.setting.cache for run in runs)
+    caches = dict.fromkeys(run.decoder.cache for run in runs)
     if len(caches) > 1:
         entries += [
-            Line2D([], [], color="0.4", marker=_MARKERS[c], label=f"cache: {c}", **look) for c in caches
+            Line2D([], [], color="0.4", marker=_MARKERS.get(c, _OTHER_MARKER), label=f"cache: {c}", **look)
+            for c in caches
         ]
     figure.legend(handles=entries, loc="outside right upper", fontsize="small")
     return figure
 
 
 def plot_sweep(runs: Sequence[tuple[str, Any, Run]], title: str) -> Figure:
-    """A panel a varied setting: accuracy on the left axis, tokens per second on the right."""
+    """One panel per varied setting: accuracy on the left axis, tokens per second on the right."""
     names = list(dict.fromkeys(name for name, _, _ in runs))
     figure, axes = _panels(len(names), title)
     for axis, name in zip(axes, names, strict=True):

@@ -1,13 +1,12 @@
-"""The paper's tables as lists of settings: Table 1, its cache figure, and the appendix's sweeps."""
+"""The paper's tables as lists of decoders: Table 1, its cache figure, and the appendix's sweeps."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from depcap_jax.decoding.recipes import CACHES, recipe_settings
-from depcap_jax.evaluation.decoder import Setting
+from depcap_jax.evaluation.decoder import Decoder
 
 BLOCK_LENGTHS = (16, 32, 64)
 """Of the fixed blocks in Table 1."""
@@ -21,11 +20,9 @@ APPENDIX: Mapping[str, tuple[float, ...]] = {
 }
 """What the paper's appendix varies, one setting at a time."""
 
-_PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
 
-
-def table_settings(caches: Sequence[str] = ("none",), *, gen_length: int) -> list[Setting]:
-    """The lines of Table 1, once a cache.
+def table_decoders(caches: Sequence[str] = ("none",), *, gen_length: int) -> list[Decoder]:
+    """The lines of Table 1, once per cache.
 
     Args:
       caches: of "none", "prefix" and "dual"; "none" comes first, since speed-ups are against it.
@@ -35,12 +32,12 @@ def table_settings(caches: Sequence[str] = ("none",), *, gen_length: int) -> lis
         if cache not in CACHES:
             raise ValueError(f"cache must be one of {', '.join(map(repr, CACHES))}, got {cache!r}")
     lines = [
-        Setting("vanilla"),
-        *(Setting("confidence", {"block_length": length}) for length in BLOCK_LENGTHS),
-        Setting("adablock"),
-        Setting("depga"),
-        Setting("cap", {"block_length": 32}),
-        Setting("depcap"),
+        Decoder("vanilla"),
+        *(Decoder("confidence", {"block_length": length}) for length in BLOCK_LENGTHS),
+        Decoder("adablock"),
+        Decoder("depga"),
+        Decoder("cap", {"block_length": 32}),
+        Decoder("depcap"),
     ]
     return [
         line.change(cache=cache, gen_length=gen_length)
@@ -49,8 +46,8 @@ def table_settings(caches: Sequence[str] = ("none",), *, gen_length: int) -> lis
     ]
 
 
-def sweep_settings(base: Setting, varied: Mapping[str, Sequence[Any]]) -> list[tuple[str, Any, Setting]]:
-    """One setting varied at a time, all others as in `base`: (its name, its value, the setting)."""
+def sweep_decoders(base: Decoder, varied: Mapping[str, Sequence[Any]]) -> list[tuple[str, Any, Decoder]]:
+    """One setting varied at a time, all others as in `base`: (its name, its value, the decoder)."""
     return [
         (name, value, base.change(f"{base.recipe}, {name} {value}", **{name: value}))
         for name, values in varied.items()
@@ -65,35 +62,3 @@ def appendix(recipe: str, context: int) -> dict[str, list[Any]]:
         for name, values in APPENDIX.items()
         if name in recipe_settings(recipe)
     }
-
-
-def parse_vary(texts: Sequence[str], recipe: str) -> dict[str, list[Any]]:
-    """Reads NAME=v1,v2,...; NAME as `recipe_settings` has it, or as the paper writes it.
-
-    Raises:
-      ValueError: naming what cannot be read, or the setting that the recipe does not have.
-    """
-    varied: dict[str, list[Any]] = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        name = name.strip().lower().replace("-", "_")
-        name = _PAPER_NAMES.get(name, name)
-        if not equals or not values:
-            raise ValueError(f"what to vary is written NAME=VALUE,VALUE,..., got {text!r}")
-        known = recipe_settings(recipe)
-        if name not in known:
-            raise ValueError(f"recipe {recipe!r} has no setting {name!r}; it has: {', '.join(known)}")
-        if name in varied:
-            raise ValueError(f"{name} is varied twice")
-        varied[name] = list(dict.fromkeys(_value(value) for value in values.split(",")))
-    return varied
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text.strip()  # a cache's name
-    if isinstance(value, (list, dict)):
-        raise ValueError(f"what to vary is written NAME=VALUE,VALUE,..., got the value {text!r}")
-    return value

@@ -1,11 +1,14 @@
-"""What a run ran on: the model's weights, the versions and the machine."""
+"""What a run ran on: the model's weights, the code, the versions and the machine."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
 import platform
+import secrets
+import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +21,16 @@ from depcap_jax.checkpoints.fingerprint import fingerprint_array
 from depcap_jax.models import Transformer
 from depcap_jax.models.parameters import get_leaves
 
+_PACKAGE = Path(depcap_jax.__file__).parent
+
+DECISIVE = ("decoding", "models", "text", "evaluation/scoring", "tiny/checker.py", "tiny/words.py")
+"""The folders and files of this package whose code can change an answer or its score."""
+
+
+def fingerprint(value: Any) -> str:
+    """A hash of what JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
 
 def model_fingerprint(model: Transformer) -> str:
     """A hash of every weight, its name, shape and type."""
@@ -25,18 +38,38 @@ def model_fingerprint(model: Transformer) -> str:
         [name, list(leaf.shape), str(leaf.dtype), fingerprint_array(leaf)]
         for name, leaf in sorted(get_leaves(model).items())
     ]
-    return hashlib.sha256(json.dumps(leaves).encode()).hexdigest()[:16]
+    return fingerprint(leaves)
 
 
 @cache
-def source_fingerprint() -> str:
-    """A hash of this package's own code, the command aside: other code may decode or score otherwise."""
-    folder = Path(depcap_jax.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        if path.parent.name != "cli":
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+def source_fingerprint(package: Path = _PACKAGE) -> str:
+    """A hash of this package's code that can change an answer or its score.
+
+    Comments and docstrings do not count, nor does the code around it: commands, reports, plots.
+    """
+    code = []
+    for part in DECISIVE:
+        path = package / part
+        files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+        code += [[file.relative_to(package).as_posix(), _code(file)] for file in files]
+    return fingerprint(code)
+
+
+def module_fingerprint(name: str) -> str:
+    """A hash of a module's code; of one without a file, such as a notebook's, another one each time."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return secrets.token_hex(8) if file is None else fingerprint(_code(Path(file)))
+
+
+def _code(path: Path) -> str:
+    """A file's code without comments and docstrings."""
+    return ast.dump(_WithoutTexts().visit(ast.parse(path.read_bytes())))
+
+
+class _WithoutTexts(ast.NodeTransformer):
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        """Drops a statement that is a mere constant: a docstring, of a function or of a field."""
+        return None if isinstance(node.value, ast.Constant) else node
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""The file of a run: a line a problem, written as soon as it is decoded, so that a killed run goes on.
+"""What is known of a run's problems; in a file, so that a killed run goes on.
 
-The first line tells which run it is. Problems are only ever appended, each once; a line that a kill cut off
-is dropped. The file is locked while a run writes to it.
+The file has a line per problem, written as soon as it is decoded; its first line tells which run it is.
+Problems are only ever appended, each once; a line that a kill cut off is dropped. The file is locked while
+a run writes to it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,38 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 
-class RecordFile:
-    """The records of one run, by problem.
+class Records:
+    """The records of one run, by problem, in memory."""
+
+    def __init__(self) -> None:
+        self.problems: dict[int, dict[str, Any]] = {}
+        """What is known of each problem, by its index."""
+        self.compile_seconds = 0.0
+        """Time that compilations took, over all sessions of the run."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def add(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Adds the records of some problems; each names its own with `index`."""
+        for record in records:
+            if record["index"] in self.problems:
+                raise ValueError(f"problem {record['index']} is recorded already")
+            self.problems[record["index"]] = dict(record)
+
+    def add_compilation(self, seconds: float) -> None:
+        """Adds the time of a compilation."""
+        self.compile_seconds += seconds
+
+
+class RecordFile(Records):
+    """The same in a file, as it goes.
 
     Args:
       path: the file; made with its folder if it is not there.
@@ -28,6 +55,7 @@ class RecordFile:
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]):
+        super().__init__()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
         try:
@@ -35,37 +63,24 @@ class RecordFile:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{path} is being written by another process") from None
-            self.problems: dict[int, dict[str, Any]] = {}
-            """What is known of each problem, by its index."""
-            self.compile_seconds = 0.0
-            """Time that compilations took, over all sessions of the run."""
             self._read(path, json.loads(json.dumps(identity)))
         except BaseException:
             self._file.close()
             raise
 
-    def __enter__(self) -> RecordFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def add(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Appends the records of some problems; each names its own with `index`."""
-        for record in records:
-            if record["index"] in self.problems:
-                raise ValueError(f"problem {record['index']} is recorded already")
-            self.problems[record["index"]] = dict(record)
-            self._write(record)
-        self._flush()
+        """Adds and appends the records of some problems."""
+        added = list(records)
+        super().add(added)
+        self._write(*added)
 
     def add_compilation(self, seconds: float) -> None:
-        """Appends the time of a compilation."""
-        self.compile_seconds += seconds
+        """Adds and appends the time of a compilation."""
+        super().add_compilation(seconds)
         self._write({"compile_seconds": seconds})
-        self._flush()
 
     def _read(self, path: Path, identity: Mapping[str, Any]) -> None:
         self._file.seek(0)
@@ -76,7 +91,6 @@ class RecordFile:
         lines = whole.splitlines()
         if not lines:
             self._write({"run": identity})
-            self._flush()
             return
         for number, line in enumerate(lines, start=1):
             try:
@@ -94,10 +108,8 @@ class RecordFile:
             elif number > 1:
                 self.problems.setdefault(record["index"], record)
 
-    def _write(self, record: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(record).encode() + b"\n")
-
-    def _flush(self) -> None:
+    def _write(self, *lines: Mapping[str, Any]) -> None:
+        self._file.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         self._file.flush()
         os.fsync(self._file.fileno())
 

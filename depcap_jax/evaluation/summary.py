@@ -41,7 +41,7 @@ def summarise(records: Sequence[Mapping[str, Any]], compile_seconds: float) -> d
 
 def speed_up(run: Run, runs: Sequence[Run]) -> float | None:
     """Tokens per second over those of vanilla without a cache; None if that is not among the runs."""
-    bases = [r for r in runs if r.setting.recipe == "vanilla" and r.setting.cache == "none"]
+    bases = [r for r in runs if r.decoder.recipe == "vanilla" and r.decoder.cache == "none"]
     base = bases[0].summary["tokens_per_second"] if bases else 0.0
     return run.summary["tokens_per_second"] / base if base else None
 
@@ -50,8 +50,8 @@ def cells(run: Run, runs: Sequence[Run]) -> tuple[str, ...]:
     """A line of the table, under `COLUMNS`."""
     summary, faster = run.summary, speed_up(run, runs)
     return (
-        run.setting.label,
-        run.setting.cache,
+        run.decoder.label,
+        run.decoder.cache,
         f"{100 * summary['accuracy']:.1f}",
         f"{summary['tokens_per_second']:.1f}",
         f"{summary['nfe']:.1f}",
@@ -70,23 +70,23 @@ def to_markdown(runs: Sequence[Run]) -> str:
 
 def to_csv(runs: Sequence[Run]) -> str:
     """The table as CSV, in full precision."""
-    settings = sorted({name for run in runs for name in run.setting.settings} - {"cache"})
+    settings = sorted({name for run in runs for name in run.decoder.settings} - {"cache"})
     numbers = list(runs[0].summary) if runs else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["recipe", "cache", *settings, *numbers, "speed_up"])
     for run in runs:
-        chosen = [run.setting.settings.get(name, "") for name in settings]
+        chosen = [run.decoder.settings.get(name, "") for name in settings]
         values = [run.summary[name] for name in numbers]
-        writer.writerow([run.setting.recipe, run.setting.cache, *chosen, *values, speed_up(run, runs)])
+        writer.writerow([run.decoder.recipe, run.decoder.cache, *chosen, *values, speed_up(run, runs)])
     return text.getvalue()
 
 
 def failures(runs: Sequence[Run]) -> list[str]:
-    """A line for each run in which rows did not end well: they count as wrong."""
+    """A line for each run in which answers did not end well: they count as wrong."""
     return [
-        f"{run.setting.label} ({run.setting.cache}): {run.summary['failed']} of {run.summary['problems']} "
-        f"answers did not end well and count as wrong; see `status` in {run.path}"
+        f"{run.decoder.label} ({run.decoder.cache}): {run.summary['failed']} of {run.summary['problems']} "
+        f"answers did not end well and count as wrong; see `status` in {run.path or 'its records'}"
         for run in runs
         if run.summary["failed"]
     ]

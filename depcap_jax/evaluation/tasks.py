@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from depcap_jax.decoding.policy import check_integer
+from depcap_jax.evaluation.provenance import fingerprint
+from depcap_jax.evaluation.scoring.answers import cut_at
 from depcap_jax.evaluation.scoring.benchmark_scores import CODE_TASKS, SCORERS, require_code_execution
 from depcap_jax.text.codec import Prompt
 
@@ -46,13 +46,7 @@ class Task:
     def fingerprint(self) -> str:
         """A hash of all that is asked; the model's ids of it have one of their own."""
         content = [[p.id, p.prompt, p.stop, p.content] for p in self.problems]
-        return hashlib.sha256(json.dumps([self.name, content]).encode()).hexdigest()[:16]
-
-
-def cut_at(text: str, stops: Sequence[str]) -> str:
-    """A text up to the first of some strings."""
-    ends = [text.find(stop) for stop in stops if stop]
-    return text[: min((end for end in ends if end >= 0), default=len(text))]
+        return fingerprint([self.name, content])
 
 
 def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: int | None = None) -> Task:

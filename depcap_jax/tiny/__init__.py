@@ -1,4 +1,7 @@
-"""A task whose answers can be checked, and the script that trains small diffusion language models on it."""
+"""The embedded models: their weights, the task they were trained on, and the checker of its replies.
+
+How they were trained is not part of the package: see `training/` in the repository.
+"""
 
 from __future__ import annotations
 

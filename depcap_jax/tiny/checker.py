@@ -2,12 +2,12 @@
 
 A right reply, by kind:
 
-- math: a line a sentence that changes the total, in their order, then `#### ` and the last total.
+- math: a line per sentence that changes the total, in their order, then `#### ` and the last total.
 - steps: as many lines as asked, each adding or subtracting 1 to 9 from the total of the line before.
 - choose: as many of the animals as asked, in the prompt's order, no place twice.
 - shuffle: all of the animals, each once, in any order that keeps the rule, if there is one.
 - story: the opening, then as many visits as asked; who gives, who takes and what is left must agree.
-- code: a function with a line an operation, in their order; every line takes the latest value.
+- code: a function with a line per operation, in their order; every line takes the latest value.
 """
 
 from __future__ import annotations

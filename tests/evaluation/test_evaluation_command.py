@@ -1,10 +1,13 @@
-"""Our part of lm-eval's command line, which needs no lm-eval."""
+"""`depcap lm-eval`: our part of lm-eval's command line, which needs no lm-eval."""
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from depcap_jax.cli.lm_eval import lm_eval_arguments
+from depcap_jax.cli import main
+from depcap_jax.cli.commands.depcap_lm_eval import lm_eval_arguments
 from depcap_jax.evaluation.harness.benchmarks import TASK_FOLDER
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution, require_code_execution
 
@@ -44,3 +47,35 @@ def test_other_commands_are_left_alone():
 def test_options_without_effect_are_errors(words, complaint):
     with pytest.raises(ValueError, match=complaint):
         lm_eval_arguments(words)
+
+
+@pytest.fixture
+def no_compilation_cache(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("depcap_jax.cli.keep_compilations", lambda: None)
+
+
+@pytest.mark.usefixtures("no_compilation_cache")
+@pytest.mark.parametrize("words", [[], ["--tasks", "t", "--lim", "3"], ["run", "--help"], ["ls", "-h"]])
+def test_every_word_reaches_lm_eval(words, monkeypatch: pytest.MonkeyPatch):
+    received = []
+    monkeypatch.setattr(
+        "depcap_jax.cli.commands.depcap_lm_eval.run", lambda arguments: received.append(arguments.words)
+    )
+    assert main(["lm-eval", *words]) == 0
+    assert received == [words]
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_a_lone_help_is_ours_and_names_lm_evals(word, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["lm-eval", word])
+    assert "depcap lm-eval run --help" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("no_compilation_cache")
+def test_without_lm_eval_the_extra_is_named(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    assert main(["lm-eval", "--tasks", "depcap_gsm8k"]) == 2
+    complaint = capsys.readouterr().err
+    assert 'pip install "depcap_jax[eval]"' in complaint
+    assert len(complaint.splitlines()) == 1

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from depcap_jax.cli.commands import depcap_eval as eval_command, depcap_sweep as sweep, depcap_table as table
-from depcap_jax.cli.task_options import TASK_NAMES
-from depcap_jax.evaluation.decoder import Setting
+from depcap_jax.cli.task_options import TASK_NAMES, parse_vary
+from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.engine import Run
 from depcap_jax.evaluation.figures import plot_sweep, plot_table, require_matplotlib, save_figure
-from depcap_jax.evaluation.grid import APPENDIX, appendix, parse_vary, sweep_settings, table_settings
+from depcap_jax.evaluation.grid import APPENDIX, appendix, sweep_decoders, table_decoders
 from depcap_jax.evaluation.summary import COLUMNS, cells, failures, speed_up, summarise, to_csv, to_markdown
 from depcap_jax.evaluation.tasks import TASKS
 
 
-def finished(setting: Setting, seconds: float, right: tuple[float, ...] = (1.0, 0.0, 1.0, 1.0)) -> Run:
+def finished(decoder: Decoder, seconds: float, right: tuple[float, ...] = (1.0, 0.0, 1.0, 1.0)) -> Run:
     records: list[dict[str, Any]] = [
         {"right": r, "tokens": 10, "seconds": seconds, "nfe": 5 + i, "block_sizes": [8, 16], "status": "OK"}
         for i, r in enumerate(right)
     ]
-    return Run(setting, Path("run.json"), {"summary": summarise(records, 2.5)})
+    return Run(decoder, {"summary": summarise(records, 2.5)}, Path("run.json"))
 
 
 def test_summary():
@@ -45,16 +45,16 @@ def test_summary():
 
 
 def test_speed_up_is_against_vanilla_without_a_cache():
-    cached = finished(Setting("vanilla", {"cache": "dual"}), 2.0)
-    vanilla, depcap = finished(Setting("vanilla"), 4.0), finished(Setting("depcap"), 1.0)
+    cached = finished(Decoder("vanilla", {"cache": "dual"}), 2.0)
+    vanilla, depcap = finished(Decoder("vanilla"), 4.0), finished(Decoder("depcap"), 1.0)
     assert speed_up(depcap, [cached, vanilla, depcap]) == 4.0
     assert speed_up(depcap, [cached, depcap]) is None
     assert speed_up(depcap, [depcap]) is None
     assert cells(depcap, [depcap])[COLUMNS.index("speed-up")] == ""
 
 
-def test_table_settings_are_those_of_the_paper():
-    labels = [setting.label for setting in table_settings(gen_length=256)]
+def test_table_decoders_are_those_of_the_paper():
+    labels = [decoder.label for decoder in table_decoders(gen_length=256)]
     assert labels == [
         "vanilla",
         "confidence, block_length 16",
@@ -65,11 +65,11 @@ def test_table_settings_are_those_of_the_paper():
         "cap, block_length 32",
         "depcap",
     ]
-    both = table_settings(["dual", "none", "dual"], gen_length=64)
-    assert [setting.cache for setting in both] == ["none"] * 8 + ["dual"] * 8
-    assert all(setting.settings["gen_length"] == 64 for setting in both)
+    both = table_decoders(["dual", "none", "dual"], gen_length=64)
+    assert [decoder.cache for decoder in both] == ["none"] * 8 + ["dual"] * 8
+    assert all(decoder.settings["gen_length"] == 64 for decoder in both)
     with pytest.raises(ValueError, match="cache must be one of 'none', 'prefix', 'dual', got 'all'"):
-        table_settings(["all"], gen_length=64)
+        table_decoders(["all"], gen_length=64)
 
 
 def test_vary():
@@ -87,10 +87,10 @@ def test_vary():
             parse_vary([text], "depcap")
     with pytest.raises(ValueError, match="tau_low is varied twice"):
         parse_vary(["tau_low=1", "tau_low=0.5"], "depcap")
-    base = Setting("depcap", {"gen_length": 64})
-    lines = sweep_settings(base, {"gamma": [-8, -16], "l_max": [32]})
+    base = Decoder("depcap", {"gen_length": 64})
+    lines = sweep_decoders(base, {"gamma": [-8, -16], "l_max": [32]})
     assert [(name, value) for name, value, _ in lines] == [("gamma", -8), ("gamma", -16), ("l_max", 32)]
-    assert [setting.settings for _, _, setting in lines][1:] == [
+    assert [decoder.settings for _, _, decoder in lines][1:] == [
         {"gen_length": 64, "gamma": -16},
         {"gen_length": 64, "l_max": 32},
     ]
@@ -99,7 +99,7 @@ def test_vary():
 
 
 def test_markdown_and_csv(tmp_path):
-    runs = [finished(Setting("vanilla"), 4.0), finished(Setting("depcap", {"tau_low": 0.7}), 1.0)]
+    runs = [finished(Decoder("vanilla"), 4.0), finished(Decoder("depcap", {"tau_low": 0.7}), 1.0)]
     lines = to_markdown(runs).splitlines()
     assert lines[0].startswith("| decoder | cache | accuracy | tokens/s | nfe | speed-up |")
     assert lines[3].startswith("| depcap, tau_low 0.7 | none | 75.0 | 10.0 | 6.5 | 4.00 |")
@@ -113,14 +113,14 @@ def test_markdown_and_csv(tmp_path):
 
 def test_plots(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    settings = table_settings(["none", "dual"], gen_length=64)
-    figure = plot_table([finished(setting, 1.0 + i) for i, setting in enumerate(settings)], "a table")
+    decoders = [*table_decoders(["none", "dual"], gen_length=64), Decoder("own", {"cache": "OwnCache"})]
+    figure = plot_table([finished(decoder, 1.0 + i) for i, decoder in enumerate(decoders)], "a table")
     accuracy, passes = figure.axes
     assert accuracy.get_ylabel() == "accuracy, %"
     assert accuracy.lines[1].get_xdata() == [5.0]
     assert passes.lines[1].get_ydata() == [6.5]
-    lines = sweep_settings(Setting("depcap"), {"gamma": [-8, -16], "l_max": [32]})
-    swept = plot_sweep([(name, value, finished(s, 1.0)) for name, value, s in lines], "a sweep")
+    lines = sweep_decoders(Decoder("depcap"), {"gamma": [-8, -16], "l_max": [32]})
+    swept = plot_sweep([(name, value, finished(decoder, 1.0)) for name, value, decoder in lines], "a sweep")
     assert [axis.get_xlabel() for axis in swept.axes[:2]] == ["gamma", "l_max"]
     paths = save_figure(figure, tmp_path / "folder" / "table-0.5")
     assert [path.name for path in paths] == ["table-0.5.png", "table-0.5.svg"]

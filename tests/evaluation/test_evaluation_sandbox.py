@@ -1,140 +1,163 @@
+"""The sandbox: every program runs in a process of its own, all of them side by side, once."""
+
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from depcap_jax.evaluation.scoring.sandbox import Limits, run_program
+from depcap_jax.evaluation.scoring.sandbox import Limits, Outcome, run_program
 
 LIMITS = Limits(cpu_seconds=1, seconds=60)
 RIGHT = "def double(x):\n    return 2 * x\n"
 TESTS = "assert double(2) == 4"
 
+TRICKS = {
+    "exit": ("import os\nos._exit(0)", "status 0 before its tests"),
+    "SystemExit": ("import sys\nsys.exit(0)", "SystemExit"),
+    "exit in the function": ("def double(x):\n    import os\n    os._exit(0)", "status 0 before its tests"),
+    "print": ("print('passed')\nprint('ready')", "NameError"),
+    "write": (
+        "import os\nfor pipe in range(3, 1024):\n"
+        "    try:\n        os.write(pipe, b'passed')\n    except OSError:\n        pass\nos._exit(0)",
+        "status 0 before its tests",
+    ),
+    "swallow": ("def double(x):\n    return 4\n'''", "SyntaxError"),
+    "exec": ("import builtins\nbuiltins.exec = lambda *_: None", "NameError"),
+    "compile": ("import builtins\nbuiltins.compile = lambda *_, **__: 'pass'", "NameError"),
+    "frame": ("import sys\nsys._getframe(1).f_locals.get('parts', []).clear()", "NameError"),
+    "atexit": (
+        "import atexit, os\natexit.register(os._exit, 0)\nraise ValueError('early')",
+        "ValueError: early",
+    ),
+}
 
-def test_right_and_wrong():
-    assert run_program([RIGHT, TESTS]).passed
-    wrong = run_program(["def double(x):\n    return x\n", TESTS])
-    assert not wrong.passed
-    assert wrong.reason.startswith("AssertionError")
+BOMBS = {
+    "fork": "import os\nwhile True:\n    os.fork()",
+    "subprocess": "import subprocess\nsubprocess.run(['true'])",
+    "system": "import os\nos.system('true')",
+    # Beneath what Python's audit events see: the kernel's limit alone stands in the way.
+    "thread": "import threading\nthreading.Thread(target=print).start()",
+}
+
+WRITERS = {
+    "open": "open({outside!r}, 'w').write('x')",
+    "mkdir": "import os\nos.mkdir({outside!r})",
+    # Python's audit event names a folder by its handle only: here the kernel alone stands in the way.
+    "handle": "import os\nos.mkdir('handle', dir_fd=os.open({shared!r}, os.O_RDONLY))",
+    "rename": "import os\nopen('inside.txt', 'w').close()\nos.rename('inside.txt', {outside!r})",
+}
+
+LOOKS_AROUND = """
+import os, sys, __main__
+assert 'A_SECRET' not in os.environ
+assert not any(name.startswith('depcap') for name in sys.modules)
+assert not hasattr(__main__, 'lock_in')
+"""
+
+BY_HAND = "if __name__ == '__main__':\n    print(double(int(input())))"
 
 
-@pytest.mark.parametrize(
-    ("trick", "reason"),
-    [
-        ("import os\nos._exit(0)", "status 0 before its tests"),
-        ("import sys\nsys.exit(0)", "SystemExit"),
-        ("def double(x):\n    import os\n    os._exit(0)", "status 0 before its tests"),
-        ("print('passed')\nprint('ready')", "NameError"),
-        (
-            "import os\nfor pipe in range(3, 1024):\n"
-            "    try:\n        os.write(pipe, b'passed')\n    except OSError:\n        pass\nos._exit(0)",
-            "status 0 before its tests",
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Path]:
+    """A folder that everyone may reach and write to, as /tmp is; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def outcomes(shared: Path) -> dict[str, Outcome]:
+    """What became of each program, by name."""
+    programs: dict[str, tuple[list[str], Limits]] = {
+        "right": ([RIGHT, TESTS], Limits()),
+        "wrong": (["def double(x):\n    return x\n", TESTS], Limits()),
+        "sleep": (["import time\ntime.sleep(1000)"], Limits(seconds=5)),
+        "loop": ([RIGHT, "while True:\n    pass"], LIMITS),
+        "memory": (["x = bytearray(1 << 31)", "pass"], LIMITS),
+        "inside": (["import os\nassert os.listdir() == []\nopen('inside.txt', 'w').write('x')"], Limits()),
+        "large file": (["open('large', 'wb').write(bytes(1 << 22))"], LIMITS),
+        "network": (["import socket\nsocket.create_connection(('127.0.0.1', 9))"], LIMITS),
+        "secret": ([LOOKS_AROUND], Limits()),
+        "by hand": ([f"{RIGHT}\n{BY_HAND}", TESTS], Limits()),
+        "numpy": (
+            ["import numpy\ndef double(x):\n    return (numpy.eye(2) @ [x, x]).sum()", TESTS],
+            Limits(),
         ),
-        ("def double(x):\n    return 4\n'''", "SyntaxError"),
-        ("import builtins\nbuiltins.exec = lambda *_: None", "NameError"),
-        ("import builtins\nbuiltins.compile = lambda *_, **__: 'pass'", "NameError"),
-        ("import sys\nsys._getframe(1).f_locals.get('parts', []).clear()", "NameError"),
-        ("import atexit, os\natexit.register(os._exit, 0)\nraise ValueError('early')", "ValueError: early"),
-    ],
-    ids=[
-        "exit",
-        "SystemExit",
-        "exit in the function",
-        "print",
-        "write",
-        "swallow",
-        "exec",
-        "compile",
-        "frame",
-        "atexit",
-    ],
-)
-def test_tricks_do_not_pass(trick, reason):
-    outcome = run_program([trick, TESTS], LIMITS)
-    assert not outcome.passed
-    assert reason in outcome.reason
+    }
+    programs |= {f"trick {name}": ([trick, TESTS], LIMITS) for name, (trick, _) in TRICKS.items()}
+    programs |= {f"bomb {name}": ([bomb], LIMITS) for name, bomb in BOMBS.items()}
+    programs |= {
+        f"writer {name}": ([program.format(shared=str(shared), outside=str(shared / name))], LIMITS)
+        for name, program in WRITERS.items()
+    }
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(os.cpu_count()) as pool:
+        patch.setenv("A_SECRET", "42")
+        results = pool.map(lambda program: run_program(*program), programs.values())
+        return dict(zip(programs, results, strict=True))
 
 
-def test_an_endless_loop_ends():
-    assert "not done" in run_program(["import time\ntime.sleep(1000)"], Limits(seconds=10)).reason
-    outcome = run_program([RIGHT, "while True:\n    pass"], LIMITS)
-    assert not outcome.passed
-    assert outcome.reason in ("ended by SIGKILL", "out of CPU time", "not done after 60 s")
+def test_right_and_wrong(outcomes):
+    assert outcomes["right"].passed
+    assert not outcomes["wrong"].passed
+    assert outcomes["wrong"].reason.startswith("AssertionError")
 
 
-def test_a_memory_bomb_fails():
-    outcome = run_program(["x = bytearray(1 << 31)", "pass"], LIMITS)
-    assert outcome.reason.startswith("MemoryError")
+@pytest.mark.parametrize("name", TRICKS)
+def test_tricks_do_not_pass(name, outcomes):
+    assert not outcomes[f"trick {name}"].passed
+    assert TRICKS[name][1] in outcomes[f"trick {name}"].reason
 
 
-@pytest.mark.parametrize(
-    "bomb",
-    [
-        "import os\nwhile True:\n    os.fork()",
-        "import subprocess\nsubprocess.run(['true'])",
-        "import os\nos.system('true')",
-        # Beneath what Python's audit events see: the kernel's limit alone stands in the way.
-        "import threading\nthreading.Thread(target=print).start()",
-    ],
-    ids=["fork", "subprocess", "system", "thread"],
-)
-def test_a_fork_bomb_fails(bomb):
-    outcome = run_program([bomb], LIMITS)
+def test_an_endless_loop_ends(outcomes):
+    assert outcomes["sleep"].reason == "not done after 5 s"
+    assert not outcomes["loop"].passed
+    assert outcomes["loop"].reason in ("ended by SIGKILL", "out of CPU time", "not done after 60 s")
+
+
+def test_a_memory_bomb_fails(outcomes):
+    assert outcomes["memory"].reason.startswith("MemoryError")
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_fork_bomb_fails(name, outcomes):
+    outcome = outcomes[f"bomb {name}"]
     assert not outcome.passed
     assert outcome.reason.startswith(("PermissionError", "BlockingIOError", "RuntimeError: can't start"))
 
 
-def test_files_are_written_inside_only(tmp_path: Path):
-    with tempfile.TemporaryDirectory() as shared:  # writable for everyone, as /tmp is
-        os.chmod(shared, 0o777)
-        outside = Path(shared) / "outside.txt"
-        for program in (
-            f"open({str(outside)!r}, 'w').write('x')",
-            f"import os\nos.mkdir({str(outside)!r})",
-            # Python's audit event names a folder by its handle only: here the kernel alone stands in the way.
-            f"import os\nos.mkdir('outside.txt', dir_fd=os.open({shared!r}, os.O_RDONLY))",
-            f"import os\nopen('inside.txt', 'w').close()\nos.rename('inside.txt', {str(outside)!r})",
-        ):
-            outcome = run_program([program], LIMITS)
-            assert "PermissionError" in outcome.reason, program
-            assert not outside.exists()
-    assert run_program(["import os\nassert os.listdir() == []\nopen('inside.txt', 'w').write('x')"]).passed
+@pytest.mark.parametrize("name", WRITERS)
+def test_files_are_written_inside_only(name, outcomes, shared):
+    assert "PermissionError" in outcomes[f"writer {name}"].reason
+    assert not (shared / name).exists()
+    assert outcomes["inside"].passed
 
 
-def test_a_large_file_fails():
-    outcome = run_program(["open('large', 'wb').write(bytes(1 << 22))"], LIMITS)
-    assert not outcome.passed
-    assert "too large" in outcome.reason
+def test_a_large_file_fails(outcomes):
+    assert not outcomes["large file"].passed
+    assert "too large" in outcomes["large file"].reason
 
 
-def test_no_network():
-    outcome = run_program(["import socket\nsocket.create_connection(('127.0.0.1', 9))"], LIMITS)
-    assert outcome.reason.startswith("PermissionError: socket.")
+def test_no_network(outcomes):
+    assert outcomes["network"].reason.startswith("PermissionError: socket.")
 
 
-def test_it_sees_nothing_of_us(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("A_SECRET", "42")
-    program = (
-        "import os, sys, __main__\n"
-        "assert 'A_SECRET' not in os.environ\n"
-        "assert not any(name.startswith('depcap') for name in sys.modules)\n"
-        "assert not hasattr(__main__, 'lock_in')\n"
-    )
-    assert run_program([program]).passed
+def test_it_sees_nothing_of_us(outcomes):
+    assert outcomes["secret"].passed
 
 
-def test_what_runs_only_by_hand_is_not_run():
-    by_hand = "if __name__ == '__main__':\n    print(double(int(input())))"
-    assert run_program([f"{RIGHT}\n{by_hand}", TESTS]).passed
+def test_what_runs_only_by_hand_is_not_run(outcomes):
+    assert outcomes["by hand"].passed
 
 
-def test_numpy_works():
-    program = "import numpy\ndef double(x):\n    return (numpy.eye(2) @ [x, x]).sum()"
-    assert run_program([program, TESTS]).passed
+def test_numpy_works(outcomes):
+    assert outcomes["numpy"].passed
 
 
 def test_limits_are_checked():
-    with pytest.raises(ValueError, match="memory must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"memory must be .* of at least 1, got 0"):
         Limits(memory=0)

@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
+from small_checkpoints import published_data
 
 from depcap_jax.evaluation.scoring.answers import find_expression, find_number, same_expression
 from depcap_jax.evaluation.scoring.benchmark_scores import SCORERS, allow_code_execution
@@ -53,11 +53,8 @@ def test_small_references(task):
 @pytest.mark.usefixtures("permitted")
 @pytest.mark.parametrize("task", REFERENCES)
 def test_real_references(task):
-    folder = os.environ.get("DEPCAP_DATA")
-    if not folder:
-        pytest.skip("DEPCAP_DATA does not name a folder with the benchmarks' JSONL files")
     name, field, count = REFERENCES[task]
-    documents = [json.loads(line) for line in (Path(folder) / name).open(encoding="utf-8")]
+    documents = [json.loads(line) for line in published_data(name).open(encoding="utf-8")]
     score = SCORERS[task]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         right = list(pool.map(lambda document: score(document, document[field]), documents))

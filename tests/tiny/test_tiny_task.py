@@ -1,4 +1,4 @@
-"""The task of the embedded models: its checkers, its split, its tokenizer."""
+"""The task of the embedded models: its checkers, its split."""
 
 import dataclasses
 import hashlib
@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from transformers import AutoTokenizer
 
 from depcap_jax import tiny
+from depcap_jax.checkpoints.loading import EMBEDDED
+from depcap_jax.checkpoints.tokenizer import load_tokenizer, require_tokenizer
 from depcap_jax.tiny import task, words
-from training import vocabulary as tokenizer
-from training.batches import encode
-from training.masking import ANSWER_LENGTH
 
 KINDS = list(task.KINDS)
 seeds = st.integers(0, 2**32 - 1)
@@ -23,6 +21,10 @@ seeds = st.integers(0, 2**32 - 1)
 
 def sample(seed: int, kind: str) -> task.Problem:
     return next(task.problems(seed, held_out=bool(seed % 2), kind=kind))
+
+
+def replaced(text: str, place: re.Match[str], other: str) -> str:
+    return text[: place.start()] + other + text[place.end() :]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,13 +39,23 @@ def test_drawn_answers_are_right(kind: str):
 @given(seed=seeds, data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_another_number_is_wrong(kind: str, seed: int, data: st.DataObject):
+    """A number in place of another, or of a word in the two kinds whose replies have no number."""
     problem = sample(seed, kind)
-    numbers = list(re.finditer(r"\d+", problem.answer))
-    if not numbers:
-        return
-    found = data.draw(st.sampled_from(numbers))
-    other = data.draw(st.integers(0, 99).filter(lambda n: n != int(found[0])))
-    assert not problem.check(problem.answer[: found.start()] + str(other) + problem.answer[found.end() :])
+    places = r"\b[a-z]+\b" if kind in ("choose", "shuffle") else r"\d+"
+    place = data.draw(st.sampled_from(list(re.finditer(places, problem.answer))))
+    other = data.draw(st.integers(0, 99).filter(lambda number: str(number) != place[0]))
+    assert not problem.check(replaced(problem.answer, place, str(other)))
+
+
+@pytest.mark.parametrize("kind", ["steps", "choose", "story"])
+@given(seed=seeds, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_reply_to_another_count_is_wrong(kind: str, seed: int, data: st.DataObject):
+    problem = sample(seed, kind)
+    (place,) = re.finditer(r"\d+(?= steps| of these| visits?)", problem.prompt)
+    count = data.draw(st.integers(1, 9).filter(lambda number: str(number) != place[0]))
+    asked = dataclasses.replace(problem, prompt=replaced(problem.prompt, place, str(count)))
+    assert not asked.check(problem.answer)
 
 
 @pytest.mark.parametrize("kind", ["choose", "shuffle", "story", "code"])
@@ -56,9 +68,9 @@ def test_another_name_in_one_place_is_wrong(kind: str, seed: int, data: st.DataO
     places = {"story": rf"\b({'|'.join(words.NAMES + words.FRIENDS)})\b", "code": r"(?<!def )\b[a-z]\b"}.get(
         kind, r"\b[a-z]+\b"
     )
-    found = data.draw(st.sampled_from(list(re.finditer(places, problem.answer))))
-    other = data.draw(st.sampled_from([name for name in names if name != found[0]]))
-    assert not problem.check(problem.answer[: found.start()] + other + problem.answer[found.end() :])
+    place = data.draw(st.sampled_from(list(re.finditer(places, problem.answer))))
+    other = data.draw(st.sampled_from([name for name in names if name != place[0]]))
+    assert not problem.check(replaced(problem.answer, place, other))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,53 +168,21 @@ def test_held_out_problems_are_the_ones_of_the_seed():
     assert {problem.kind for problem in tiny.held_out()[:40]} == set(KINDS)
 
 
-def test_lengths_fit_the_canvas():
-    rows = encode(tokenizer.build(), tiny.held_out())
-    assert max(len(row.prompt) for row in rows) <= 60
-    answers = [len(row.answer) for row in rows]
-    assert (min(answers), max(answers) < ANSWER_LENGTH) == (6, True)
-    assert max(answers) > 70
-
-
-def test_tokenizer_round_trip():
-    encoder = tokenizer.build()
-    assert len(tokenizer.vocabulary()) == encoder.get_vocab_size() < 300
-    for problem in tiny.held_out():
-        for text in (problem.prompt, problem.answer):
-            ids = encoder.encode(text).ids
-            assert encoder.decode(ids) == text
-            assert tokenizer.SPECIAL.index(tokenizer.UNKNOWN) not in ids
-
-
 def test_what_docs_ask_is_part_of_the_task():
     """Prompts in the README, in help texts and in the notebooks are of a kind, to the letter."""
     root = Path(__file__).parents[2]
-    files = [root / "README.md", *root.glob("depcap_jax/cli/*.py"), *root.glob("notebooks/*.ipynb")]
+    places = ("README.md", "depcap_jax/cli/**/*.py", "notebooks/*.ipynb")
     openings = {"math": "[A-Z][a-z]+ has", "steps": "Go from", "choose": "Choose", "shuffle": "Shuffle"}
     openings |= {"story": "Tell a story", "code": "Write code"}
-    found = [
-        (kind, prompt)
-        for path in files
-        for kind, opening in openings.items()
-        for prompt in re.findall(rf'"({opening} [^"\\]*)', path.read_text(encoding="utf-8"))
-    ]
-    assert len(found) > 10
-    for kind, prompt in found:
-        task.Problem(kind, prompt, "").check("")  # raises if it is not one of its kind
-        assert tokenizer.SPECIAL.index(tokenizer.UNKNOWN) not in tokenizer.build().encode(prompt).ids
-
-
-def test_saved_tokenizer_renders_the_training_prompt(tmp_path):
-    tokenizer.save(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    specials = (loaded.eos_token, loaded.pad_token, loaded.mask_token, loaded.bos_token)
-    assert specials == (tokenizer.EOS, tokenizer.EOS, tokenizer.MASK, tokenizer.BOS)
-    for problem in tiny.held_out()[:20]:
-        message = [{"role": "user", "content": problem.prompt}]
-        ids = loaded.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
-        assert ids == encode(tokenizer.build(), [problem])[0].prompt
-        assert loaded.decode(loaded(problem.answer).input_ids) == problem.answer
-        assert (
-            loaded.decode([*loaded(problem.answer).input_ids, 0, 0], skip_special_tokens=True)
-            == problem.answer
-        )
+    tokenizer = require_tokenizer(load_tokenizer(EMBEDDED["tiny-llada"]))
+    for place in places:
+        prompts = [
+            (kind, prompt)
+            for path in root.glob(place)
+            for kind, opening in openings.items()
+            for prompt in re.findall(rf'"({opening} [^"\\]*)', path.read_text(encoding="utf-8"))
+        ]
+        assert prompts, place
+        for kind, prompt in prompts:
+            task.Problem(kind, prompt, "").check("")  # raises if it is not one of its kind
+            assert tokenizer.unk_token_id not in tokenizer(prompt)["input_ids"]

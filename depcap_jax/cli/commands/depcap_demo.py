@@ -1,18 +1,21 @@
-"""`depcap demo`: the same problems, decoded carefully one token a pass and with DepCap."""
+"""`depcap demo`: the same problems, decoded carefully one token per pass and with DepCap."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from depcap_jax.checkpoints.dtypes import DTYPES
-from depcap_jax.cli.options import build_config, load_model
+from rich.text import Text
+
+from depcap_jax.checkpoints.storage import DTYPES
+from depcap_jax.cli.options import given_settings, load_model
 from depcap_jax.decoding.recipes import CACHES, RECIPES
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from depcap_jax.tiny.score import Scores
+    from depcap_jax.evaluation.engine import Run
 
 SUMMARY = "decode held-out problems with vanilla and DepCap, side by side"
 EXAMPLES = """
@@ -50,55 +53,50 @@ def run(arguments: argparse.Namespace) -> None:
     """Decodes, prints the answers and the table."""
     from depcap_jax.cli.terminal import out, working
     from depcap_jax.decoding.policy import check_integer
+    from depcap_jax.evaluation.decoder import Decoder
+    from depcap_jax.evaluation.engine import Subject, evaluate
+    from depcap_jax.evaluation.tasks import load_task
     from depcap_jax.tiny import held_out
-    from depcap_jax.tiny.score import score
 
-    problems = held_out()
-    check_integer("--problems", arguments.problems, 1, len(problems))
+    check_integer("--problems", arguments.problems, 1, len(held_out()))
     check_integer("--show", arguments.show, 0)
-    model, tokenizer = load_model(arguments)
-    scores: dict[str, Scores] = {}
+    task = load_task("tiny", limit=arguments.problems)
+    subject = Subject(arguments.model, *load_model(arguments), batch_size=arguments.batch_size)
+    runs: dict[str, Run] = {}
     for name in dict.fromkeys(arguments.recipes):
-        config = build_config(arguments, model, tokenizer, name)
         with working(f"decoding {arguments.problems} problems with {name}"):
-            scores[name] = score(
-                model, tokenizer, problems[: arguments.problems], config, batch_size=arguments.batch_size
-            )
-    for index in range(min(arguments.show, arguments.problems)):
-        _show(index, scores)
-    out.print(_summary(scores))
+            runs[name] = evaluate(subject, task, Decoder(name, given_settings(arguments)))
+    for index, problem in enumerate(task.problems[: arguments.show]):
+        out.print(Text(str(problem.prompt), "bold"))
+        for name, evaluated in runs.items():
+            _show(name, evaluated.content["problems"][index])
+        out.print()
+    out.print(_summary(runs))
     out.print(
         f"{arguments.problems} held-out problems, {arguments.model}, cache {arguments.cache}, answers of "
         f"up to {arguments.gen_length} tokens; a pass is one run of the model; compilation is not timed."
     )
 
 
-def _show(index: int, scores: dict[str, Scores]) -> None:
-    from rich.text import Text
-
+def _show(name: str, record: Mapping[str, Any]) -> None:
     from depcap_jax.cli.terminal import out, verdict
 
-    problem = next(iter(scores.values())).problems[index]
-    out.print(Text(problem.prompt, "bold"))
-    for name, found in scores.items():
-        reply = found.replies[index]
-        out.print(Text(f"  {name}, {reply.nfe} passes: ", "dim") + verdict(found.right[index]))
-        out.print(Text("\n".join(f"    {line}" for line in reply.text.splitlines())))
-    out.print()
+    out.print(Text(f"  {name}, {record['nfe']} passes: ", "dim") + verdict(record["right"] == 1))
+    out.print(Text("\n".join(f"    {line}" for line in record["answer"].splitlines())))
 
 
-def _summary(scores: dict[str, Scores]) -> Table:
+def _summary(runs: Mapping[str, Run]) -> Table:
     from depcap_jax.cli.terminal import table
 
-    made = table("recipe", "right", "passes an answer", "tokens/s", "speed-up")
-    rates = {name: found.tokens / found.seconds for name, found in scores.items()}
-    first = next(iter(rates.values()))
-    for name, found in scores.items():
+    made = table("recipe", "right", "passes per answer", "tokens/s", "speed-up")
+    first = next(iter(runs.values())).summary["tokens_per_second"]
+    for name, evaluated in runs.items():
+        summary = evaluated.summary
         made.add_row(
             name,
-            f"{100 * found.accuracy:.1f} %",
-            f"{found.passes:.1f}",
-            f"{rates[name]:.0f}",
-            f"{rates[name] / first:.2f}x",
+            f"{100 * summary['accuracy']:.1f} %",
+            f"{summary['nfe']:.1f}",
+            f"{summary['tokens_per_second']:.0f}",
+            f"{summary['tokens_per_second'] / first:.2f}x" if first else "",
         )
     return made

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings, load_model
-from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments
+from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings
+from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments, parse_vary
 
 SUMMARY = "a decoder with one setting varied at a time: the paper's appendix"
 EXAMPLES = """
@@ -32,21 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Evaluates value by value and writes the table and a panel a setting."""
+    """Evaluates value by value and writes the table and one panel per setting."""
     from depcap_jax.cli.reports import prepare, report_stem, run_all, write_reports
-    from depcap_jax.evaluation.decoder import Setting
+    from depcap_jax.evaluation.decoder import Decoder
     from depcap_jax.evaluation.figures import plot_sweep, require_matplotlib
-    from depcap_jax.evaluation.grid import appendix, parse_vary, sweep_settings
+    from depcap_jax.evaluation.grid import appendix, sweep_decoders
     from depcap_jax.text.fitting import answer_length
 
     if not arguments.no_plots:
         require_matplotlib()
     varied = parse_vary(arguments.vary or [], arguments.recipe)
-    subject, task = prepare(arguments, load_model)
+    subject, task = prepare(arguments)
     varied = varied or appendix(arguments.recipe, subject.model.config.max_length)
     settings = {"gen_length": answer_length(subject.model.config.max_length), **given_settings(arguments)}
-    lines = sweep_settings(Setting(arguments.recipe, settings), varied)
-    runs = run_all(subject, task, [setting for _, _, setting in lines], Path(arguments.out))
+    lines = sweep_decoders(Decoder(arguments.recipe, settings), varied)
+    runs = run_all(subject, task, [decoder for _, _, decoder in lines], Path(arguments.out))
     done = [(name, value, run) for (name, value, _), run in zip(lines, runs, strict=True)]
     title = (
         f"{arguments.recipe}: {Path(arguments.model).name}, {arguments.task}, {len(task.problems)} problems"

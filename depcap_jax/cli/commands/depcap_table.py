@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from depcap_jax.cli.options import add_model_arguments, load_model
+from depcap_jax.cli.options import add_model_arguments
 from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments
 from depcap_jax.decoding.recipes import CACHES, RECIPES
 
@@ -35,23 +35,23 @@ def run(arguments: argparse.Namespace) -> None:
     """Evaluates line by line and writes the table and its plot."""
     from depcap_jax.cli.reports import prepare, report_stem, run_all, write_reports
     from depcap_jax.evaluation.figures import plot_table, require_matplotlib
-    from depcap_jax.evaluation.grid import table_settings
+    from depcap_jax.evaluation.grid import table_decoders
     from depcap_jax.text.fitting import answer_length
 
     if not arguments.no_plots:
         require_matplotlib()
-    subject, task = prepare(arguments, load_model)
+    subject, task = prepare(arguments)
     gen_length = arguments.gen_length
-    settings = table_settings(
+    decoders = table_decoders(
         arguments.caches,
         gen_length=answer_length(subject.model.config.max_length) if gen_length is None else gen_length,
     )
     if arguments.recipes:
-        settings = [setting for setting in settings if setting.recipe in arguments.recipes]
-        absent = set(arguments.recipes) - {setting.recipe for setting in settings}
+        decoders = [decoder for decoder in decoders if decoder.recipe in arguments.recipes]
+        absent = set(arguments.recipes) - {decoder.recipe for decoder in decoders}
         if absent:
             raise ValueError(f"the paper's table has no line with the recipe {', '.join(sorted(absent))}")
-    runs = run_all(subject, task, settings, Path(arguments.out))
+    runs = run_all(subject, task, decoders, Path(arguments.out))
     title = f"{Path(arguments.model).name}, {arguments.task}, {len(task.problems)} problems"
     plot = None if arguments.no_plots else lambda: plot_table(runs, title)
     write_reports(runs, report_stem(arguments, "table"), plot)

@@ -54,10 +54,10 @@ def load_splits(name: str, folder: str | os.PathLike[str] | None = None) -> dict
 
     source = SOURCES[name]
     if folder is None:
-        found: Any = datasets.load_dataset(*source.hub)
-        shots = found[source.shots_split] if source.shots_split else []
+        splits: Any = datasets.load_dataset(*source.hub)
+        shots = splits[source.shots_split] if source.shots_split else []
         first = [shots[index] for index in range(min(len(shots), _MOST_SHOTS))]
-        return {"test": found["test"], "shots": [_unix(shot) for shot in first]}
+        return {"test": splits["test"], "shots": [_unix(shot) for shot in first]}
     shots = read_jsonl(Path(folder) / source.shots_file, source.fields) if source.shots_file else []
     test = read_jsonl(Path(folder) / source.file, source.fields)
     return {"test": datasets.Dataset.from_list(test), "shots": [_unix(shot) for shot in shots[:_MOST_SHOTS]]}

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
-from depcap_jax.decoding.loop import decode, init_state
+from depcap_jax.decoding.generate import generate_canvas
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import check_integer
-from depcap_jax.decoding.recipes import DecodeConfig, recipe
+from depcap_jax.decoding.recipes import recipe
 
 _T = TypeVar("_T")
 
@@ -58,11 +57,12 @@ def log_likelihoods(
     samples: int = 128,
     batch_size: int = 8,
     seed: int = 0,
-    progress: bool | None = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Estimate]:
     """The log-likelihood of each target after its prefix.
 
     A pair's estimate depends on the seed, the pair and the number of samples, not on the other pairs.
+    `progress` is told how many samples are done, of how many.
 
     Raises:
       ValueError: if a pair has no target or does not fit into the model's context.
@@ -76,34 +76,36 @@ def log_likelihoods(
         for index, pair in enumerate(pairs)
         for masked in _masks(pair, samples if len(pair.target) > 1 else 1, seed)
     ]
-    found: list[list[tuple[int, float]]] = [[] for _ in pairs]
-    disable = None if progress is None else not progress
-    with tqdm(total=len(jobs), unit="sample", disable=disable) as bar:
-        for chunk in _alike(jobs, [_shape(pair, model) for pair in pairs], batch_size):
-            sums = _score_chunk(model, pairs, chunk, batch_size)
-            for (index, masked), value in zip(chunk, sums, strict=True):
-                count = int(masked.sum())
-                found[index].append((count, value * len(masked) / count))
-            bar.update(len(chunk))
-    return [_estimate(pair, samples) for pair, samples in zip(pairs, found, strict=True)]
+    values: list[list[tuple[int, float]]] = [[] for _ in pairs]
+    done = 0
+    for chunk in _alike(jobs, [_shape(pair, model) for pair in pairs], batch_size):
+        sums = _score_chunk(model, pairs, chunk, batch_size)
+        for (index, masked), value in zip(chunk, sums, strict=True):
+            count = int(masked.sum())
+            values[index].append((count, value * len(masked) / count))
+        done += len(chunk)
+        if progress is not None:
+            progress(done, len(jobs))
+    return [_estimate(pair, drawn) for pair, drawn in zip(pairs, values, strict=True)]
 
 
 def are_greedy(model: DiffusionLM, pairs: Sequence[Pair], *, batch_size: int = 8) -> list[bool]:
     """Whether one-by-one decoding, the most confident position first, writes exactly the target."""
     _check(pairs, model.config.max_length)
     shapes = [_shape(pair, model) for pair in pairs]
-    found = [False] * len(pairs)
+    greedy = [False] * len(pairs)
     for chunk in _alike([(index, None) for index in range(len(pairs))], shapes, batch_size):
         indices = [index for index, _ in chunk]
         canvas, lengths, starts = _canvas([pairs[i] for i in indices], shapes[indices[0]], batch_size, model)
         position = np.arange(canvas.shape[1])
-        open_ = (position >= starts[:, None]) & (position < lengths[:, None])
+        is_open = (position >= starts[:, None]) & (position < lengths[:, None])
         span = shapes[indices[0]][1]
         config = recipe("vanilla", block_length=span, gen_length=span, stop_at_eos=False)
-        written = np.asarray(_decode(model, canvas, open_, lengths, config))
+        written = np.asarray(generate_canvas(model, canvas, is_open, lengths, config=config).tokens)
         for row, index in enumerate(indices):
-            found[index] = bool(np.array_equal(written[row], canvas[row]))
-    return found
+            target = pairs[index].target
+            greedy[index] = tuple(written[row, : len(target)].tolist()) == target
+    return greedy
 
 
 def _check(pairs: Sequence[Pair], context: int) -> None:
@@ -183,19 +185,11 @@ def _masked_sums(
     rows = jnp.arange(len(tokens))[:, None]
     noisy = tokens.at[rows, jnp.where(masked, position, canvas)].set(model.config.mask_token_id, mode="drop")
     hidden, _ = model.hidden(noisy, valid=jnp.arange(canvas) < lengths[:, None])
-    # Position 0 predicts itself, also where the model predicts the next position.
-    source = jnp.maximum(inside - int(model.config.predicts_next), 0)
+    source = model.source(inside)
     logits = model.logits(jnp.take_along_axis(hidden, source[..., None], axis=1))  # [B, W, V]
     chosen = jnp.take_along_axis(logits, truth[..., None], axis=2)[..., 0]
     log_probability = chosen - jax.nn.logsumexp(logits, axis=2)
     return jnp.sum(jnp.where(masked, log_probability, 0.0), axis=1)
-
-
-@jax.jit
-def _decode(
-    model: DiffusionLM, tokens: jax.Array, open_: jax.Array, lengths: jax.Array, config: DecodeConfig
-) -> jax.Array:
-    return decode(model, init_state(model, config, tokens, open_, lengths), config).tokens
 
 
 def _estimate(pair: Pair, samples: Sequence[tuple[int, float]]) -> Estimate:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
@@ -16,13 +17,14 @@ from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMiss
 from tqdm import tqdm
 
 from depcap_jax.checkpoints.loading import load
+from depcap_jax.checkpoints.tokenizer import require_tokenizer
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.state import Status
-from depcap_jax.evaluation.batches import BatchDecoder
-from depcap_jax.evaluation.decoder import Setting
+from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.harness.likelihood import Estimate, Pair, are_greedy, log_likelihoods
-from depcap_jax.evaluation.tasks import cut_at
-from depcap_jax.text.codec import Codec, require_tokenizer
+from depcap_jax.evaluation.scoring.answers import cut_at
+from depcap_jax.text.batching import Batcher, Decoded
+from depcap_jax.text.codec import Codec
 from depcap_jax.text.fitting import answer_length
 
 _log = logging.getLogger("lm_eval.depcap")  # below the logger that its command line configures
@@ -43,8 +45,8 @@ class DepCapLM(LM):
         is called. What `--apply_chat_template` has made is taken as it is, and so is the text of a
         log-likelihood.
       seed: for sampling and for the Monte Carlo estimate.
-      mc_samples: masks a log-likelihood is estimated with.
-      record: a file to append a JSON line a request to: text, nfe, block sizes and seconds, or a
+      mc_samples: how many masks a log-likelihood is estimated with.
+      record: a file to append one JSON line per request to: text, nfe, block sizes and seconds, or a
         log-likelihood with its standard error.
       **settings: of the recipe, such as cache, gen_length or tau_low.
 
@@ -74,7 +76,7 @@ class DepCapLM(LM):
             )
         if max_batch_size is not None or not str(batch_size).isdecimal():
             raise ValueError(
-                f"batch_size must be a whole number, got {batch_size!r}: none is found automatically"
+                f"batch_size must be an integer, got {batch_size!r}: none is chosen automatically"
             )
         check_integer("batch_size", int(batch_size), 1)
         check_integer("mc_samples", mc_samples, 1)
@@ -82,17 +84,17 @@ class DepCapLM(LM):
         if chat not in (None, True, False):
             raise ValueError(f"chat must be True, False or None, got {chat!r}")
         if record is not None:
-            Path(record).open("a").close()  # what cannot be written is found now
+            Path(record).open("a").close()  # what cannot be written is said now
         # A wrong setting is an error before the model is loaded, and not ten minutes later.
-        setting = Setting(recipe, {name: _plain(name, value) for name, value in settings.items()})
+        decoder = Decoder(recipe, {name: _plain(name, value) for name, value in settings.items()})
         if recipe != "adablock" or "delimiter_ids" in settings:
-            setting.build()
+            decoder.build()
         self._model, tokenizer = load(pretrained, dtype=dtype)
         self._tokenizer: Any = require_tokenizer(tokenizer)
         self._codec = Codec(tokenizer, self._model.config.vocab_size, chat)
         default_length = answer_length(self._model.config.max_length)
-        setting = setting if "gen_length" in settings else setting.change(gen_length=default_length)
-        self._config = setting.build(tokenizer, predicts_next=self._model.config.predicts_next)
+        decoder = decoder if "gen_length" in settings else decoder.change(gen_length=default_length)
+        self._config = decoder.build(tokenizer, predicts_next=self._model.config.predicts_next)
         self._pretrained, self._batch_size = str(pretrained), int(batch_size)
         self._seed, self._samples, self._record = seed, mc_samples, record
         self._templated: set[str] = set()
@@ -150,47 +152,27 @@ class DepCapLM(LM):
                 longest,
             )
         prompts = [self._encode(request.args[0], index) for index, request in enumerate(requests)]
-        decoder = BatchDecoder(
-            self._model, self._config, prompts, batch_size=self._batch_size, seed=self._seed
-        )
-        everything = range(len(prompts))
-        compile_seconds = decoder.compile(everything)
+        batcher = Batcher(self._model, self._config, batch_size=self._batch_size)
+        batcher.check(prompts, "request")
+        compile_seconds = batcher.compile(prompts)
         texts: dict[int, str] = {}
-        tokens, passes, seconds = 0, 0, 0.0
-        bar = tqdm(total=len(prompts), unit="request", disable=disable_tqdm)
-        for batch in decoder.run(everything):
-            for decoded in batch:
-                if decoded.status is not Status.OK:
-                    _log.warning("request %d: %s", decoded.index, decoded.status.message)
-                chosen = settings[decoded.index]
-                visible = decoded.tokens[: chosen.max_tokens]
-                text = cut_at(self._codec.decode(visible), chosen.until)
-                texts[decoded.index] = text
-                self.cache_hook.add_partial("generate_until", requests[decoded.index].args, text)
-                tokens, passes, seconds = (
-                    tokens + len(decoded.tokens),
-                    passes + decoded.nfe,
-                    seconds + decoded.seconds,
-                )
-                self._write(
-                    index=decoded.index,
-                    text=text,
-                    tokens=len(decoded.tokens),
-                    nfe=decoded.nfe,
-                    block_sizes=list(decoded.block_sizes),
-                    seconds=decoded.seconds,
-                    status=decoded.status.name,
-                )
-            bar.update(len(batch))
-            bar.set_postfix_str(f"{tokens / seconds:.1f} tokens/s")
-        bar.close()
+        done: list[Decoded] = []
+        with tqdm(total=len(prompts), unit="request", disable=disable_tqdm) as bar:
+            for batch in batcher.run(prompts, key=jax.random.key(self._seed)):
+                done += batch
+                for decoded in batch:
+                    text = self._read(decoded, settings[decoded.index])
+                    texts[decoded.index] = text
+                    self.cache_hook.add_partial("generate_until", requests[decoded.index].args, text)
+                bar.update(len(batch))
+                bar.set_postfix_str(f"{_tokens_per_second(done):.1f} tokens/s")
         _log.info(
             "tokens per second %.1f, nfe %.1f, compilation %.1f s",
-            tokens / seconds,
-            passes / len(prompts),
+            _tokens_per_second(done),
+            np.mean([decoded.nfe for decoded in done]),
             compile_seconds,
         )
-        return [texts[index] for index in everything]
+        return [texts[index] for index in range(len(prompts))]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """LLaDA's Monte Carlo estimate for each continuation, and whether greedy decoding writes it."""
@@ -198,15 +180,31 @@ class DepCapLM(LM):
         self.estimates = self._estimate(pairs, disable_tqdm)
         greedy = are_greedy(self._model, pairs, batch_size=self._batch_size)
         self._report()
-        return [(found.value, same) for found, same in zip(self.estimates, greedy, strict=True)]
+        return [(estimate.value, same) for estimate, same in zip(self.estimates, greedy, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """The same for whole texts, in windows that have half a context before them."""
         windows = [self._windows(request.args[0]) for request in requests]
-        found = iter(self._estimate([pair for pairs in windows for pair in pairs], disable_tqdm))
-        self.estimates = [_total([next(found) for _ in pairs]) for pairs in windows]
+        estimates = iter(self._estimate([pair for pairs in windows for pair in pairs], disable_tqdm))
+        self.estimates = [_total([next(estimates) for _ in pairs]) for pairs in windows]
         self._report()
         return [estimate.value for estimate in self.estimates]
+
+    def _read(self, decoded: Decoded, settings: _GenerationSettings) -> str:
+        """A request's answer, and its line in the record."""
+        if decoded.status is not Status.OK:
+            _log.warning("request %d: %s", decoded.index, decoded.status.message)
+        text = cut_at(self._codec.decode(decoded.tokens[: settings.max_tokens]), settings.until)
+        self._write(
+            index=decoded.index,
+            text=text,
+            tokens=len(decoded.tokens),
+            nfe=decoded.nfe,
+            block_sizes=list(decoded.block_sizes),
+            seconds=decoded.seconds,
+            status=decoded.status.name,
+        )
+        return text
 
     def _encode(self, context: str, index: int) -> list[int]:
         if context in self._templated:
@@ -235,14 +233,20 @@ class DepCapLM(LM):
         return [Pair(tuple(every[max(0, s - half) : s]), tuple(every[s : s + half])) for s in starts]
 
     def _estimate(self, pairs: Sequence[Pair], disable_tqdm: bool) -> list[Estimate]:
-        return log_likelihoods(
-            self._model,
-            pairs,
-            samples=self._samples,
-            batch_size=self._batch_size,
-            seed=self._seed,
-            progress=False if disable_tqdm else None,
-        )
+        with tqdm(unit="sample", disable=disable_tqdm or None) as bar:
+
+            def show(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            return log_likelihoods(
+                self._model,
+                pairs,
+                samples=self._samples,
+                batch_size=self._batch_size,
+                seed=self._seed,
+                progress=show,
+            )
 
     def _report(self) -> None:
         errors = [estimate.standard_error for estimate in self.estimates]
@@ -289,6 +293,10 @@ def _plain(name: str, value: Any) -> Any:
     if not all(str(part).isdecimal() for part in parts):
         raise ValueError(f"delimiter_ids must be ids joined by +, such as 198+271, got {value!r}")
     return tuple(int(part) for part in parts)
+
+
+def _tokens_per_second(done: Sequence[Decoded]) -> float:
+    return sum(len(decoded.tokens) for decoded in done) / sum(decoded.seconds for decoded in done)
 
 
 def _total(parts: Sequence[Estimate]) -> Estimate:

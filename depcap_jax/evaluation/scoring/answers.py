@@ -1,18 +1,25 @@
-"""Final answers in a text: the number of GSM8K, the LaTeX expression of MATH."""
+"""Answers in a text: where it ends, the number of GSM8K, the LaTeX expression of MATH."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 _NUMBER = r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 
 
+def cut_at(text: str, stops: Sequence[str]) -> str:
+    """A text up to the first of some strings."""
+    ends = [text.find(stop) for stop in stops if stop]
+    return text[: min((end for end in ends if end >= 0), default=len(text))]
+
+
 def find_number(text: str) -> Fraction | None:
     """The number after the last `####`; without one the last number of the text; None if there is none."""
     marked = re.findall(rf"####\s*({_NUMBER})", text)
-    found = marked or re.findall(_NUMBER, text)
-    return Fraction(re.sub(r"[,$]", "", found[-1])) if found else None
+    numbers = marked or re.findall(_NUMBER, text)
+    return Fraction(re.sub(r"[,$]", "", numbers[-1])) if numbers else None
 
 
 def find_expression(text: str) -> str | None:

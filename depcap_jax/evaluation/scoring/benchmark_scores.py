@@ -1,4 +1,4 @@
-"""Is the answer right? One function a benchmark: its document and a model's text in, 1.0 or 0.0 out.
+"""Is the answer right? One function per benchmark: its document and a model's text in, 1.0 or 0.0 out.
 
 GSM8K: the number after the last `####`, else the last number, equals the reference's. MATH-500: the last
 boxed expression equals the reference answer, spelling aside. MBPP and HumanEval: the program passes
@@ -31,7 +31,8 @@ def require_code_execution(task: str) -> None:
     if not _permitted:
         raise CodeExecutionError(
             f"task {task!r} runs code that the model writes: in a sandbox (time, memory, files and processes "
-            "limited, no network), but on this machine. Allow it with --allow-code-execution"
+            "limited, no network), but on this machine. Allow it with --allow-code-execution, or "
+            "in a program with allow_code_execution()"
         )
 
 
@@ -42,8 +43,8 @@ def score_gsm8k(document: Document, answer: str) -> float:
 
 def score_math500(document: Document, answer: str) -> float:
     """Whether the final expression is `document["answer"]`."""
-    found = find_expression(answer)
-    return float(found is not None and same_expression(found, document["answer"]))
+    expression = find_expression(answer)
+    return float(expression is not None and same_expression(expression, document["answer"]))
 
 
 def score_mbpp(document: Document, answer: str) -> float:

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from depcap_jax.tiny import task
-from training import vocabulary as tokenizer
+from training import vocabulary
 from training.batches import encode
 from training.masking import ANSWER_LENGTH, Batch, find_sums, mask
 
-MASK = tokenizer.SPECIAL.index(tokenizer.MASK)
+MASK = vocabulary.SPECIAL.index(vocabulary.MASK)
 
 
 def rows(count: int = 40):
     stream = task.problems(5, held_out=False)
-    return encode(tokenizer.build(), [next(stream) for _ in range(count)])
+    return encode(vocabulary.build(), [next(stream) for _ in range(count)])
 
 
 def test_masks_cover_answers_only():
@@ -50,35 +50,35 @@ def test_masks_are_few_at_first():
 
 
 def test_sums_are_found_with_their_copies():
-    encoder, vocabulary = tokenizer.build(), tokenizer.vocabulary()
+    encoder, tokens = vocabulary.build(), vocabulary.tokens()
 
-    def found(answer: str) -> tuple[str, list[str]]:
+    def sums(answer: str) -> tuple[str, list[str]]:
         ids = encoder.encode(answer).ids
         added, results = find_sums(ids)
         return read(ids, added), [read(ids, places) for places in results]
 
     def read(ids, places):
-        return "".join(vocabulary[ids[i]] for i in places)
+        return "".join(tokens[ids[i]] for i in places)
 
-    assert found("36 + 5 = 41\n41 - 2 = 39\n#### 39") == ("52", ["4141", "3939"])
-    assert found("14 + 7 = 21\n21 + 8 = 29") == ("78", ["2121", "29"])
+    assert sums("36 + 5 = 41\n41 - 2 = 39\n#### 39") == ("52", ["4141", "3939"])
+    assert sums("14 + 7 = 21\n21 + 8 = 29") == ("78", ["2121", "29"])
     told = "Leo had 20 pens. Then Sue came. Sue gave Leo 5 pens. Leo thanked Sue. So Leo has 25 pens."
-    assert found(told) == ("5", ["25"])
-    assert found("I choose cat, dog.") == ("", [])
-    assert found("def f(x):\n    y = x + 3\n    return y") == ("", [])
+    assert sums(told) == ("5", ["25"])
+    assert sums("I choose cat, dog.") == ("", [])
+    assert sums("def f(x):\n    y = x + 3\n    return y") == ("", [])
 
 
 def test_some_rows_hide_one_result_or_all_that_was_added():
     drawn = rows(200)
     batch = mask(drawn, 168, np.random.default_rng(0), sums=1.0)
-    seen = set()
+    hides_a_result = set()
     for row, line in zip(drawn, batch.noisy == MASK, strict=True):
         added, results = find_sums(row.answer)
         if results:
             hidden = (np.flatnonzero(line) - len(row.prompt)).tolist()
             assert hidden in [*results, added]
-            seen.add(hidden in results)
-    assert seen == {True, False}
+            hides_a_result.add(hidden in results)
+    assert hides_a_result == {True, False}
 
 
 def test_a_cached_batch_counts_its_window_alone_and_knew_nothing_of_it_before():
