@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from depcap_jax.decoding.model import DiffusionLM
-from depcap_jax.decoding.policy import policy, setting
+from depcap_jax.decoding.policy import Number, policy, setting
 from depcap_jax.decoding.state import DecodeState
 
 # No pass is compiled for fewer positions: below this its cost is that of reading the weights.
@@ -118,11 +118,14 @@ class BlockCache:
 
     keep_suffix: ClassVar[bool]
     """Whether what follows the block keeps its keys and values too."""
-    quorum: float | jax.Array = setting(
-        1.0, low=0, high=1, doc="share of the live rows that must be due for a full pass; 1: all of them"
+    quorum: Number = setting(
+        default=1.0,
+        low=0,
+        high=1,
+        doc="share of the live rows that must be due for a full pass",
     )
     refresh_every: int | jax.Array = setting(
-        0, low=0, static=False, doc="a full pass also after this many passes inside a block; 0: never"
+        default=0, low=0, static=False, doc="a full pass also after this many passes inside a block; 0: never"
     )
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> BlockMemory:

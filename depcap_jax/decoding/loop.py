@@ -39,7 +39,7 @@ class Turn(NamedTuple):
     """[B] bool: rows whose partition chose a length."""
     start: jax.Array
     """[B] int32: the block's first position, from the answer's start."""
-    count: jax.Array
+    read: jax.Array
     """[B] int32: positions from there on that the head was read at, the same for all rows."""
     prediction: Prediction
     """Of the L positions from there on."""
@@ -165,8 +165,8 @@ def decode_step(
         select=_where_rows(passed.active, select, state.select),
         status=jnp.where(finite, state.status, int(Status.NON_FINITE)),
     )
-    count = jnp.full_like(start, glance.count)
-    turn = Turn(passed.active, asked, start, count, block, candidates, take, cut, chosen, told)
+    read = jnp.full_like(start, glance.reach)
+    turn = Turn(passed.active, asked, start, read, block, candidates, take, cut, chosen, told)
     return _commit(state, turn), turn
 
 
@@ -214,7 +214,7 @@ def _plan_reading(
     reach = jnp.where(asked, state.answer_end, state.block_end) - state.block_start
     return Glance(
         ahead=jnp.any(asked),
-        count=jnp.clip(jnp.max(jnp.where(passed.active, reach, 0)), 0, config.sizes.window),
+        reach=jnp.clip(jnp.max(jnp.where(passed.active, reach, 0)), 0, config.sizes.window),
         select=select_reads,
         partition=getattr(config.partition, "reads", Reads()),
     )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from depcap_jax.decoding import numerics
-from depcap_jax.decoding.policy import check_integer, policy, setting
+from depcap_jax.decoding.policy import Number, check_integer, policy, setting
 from depcap_jax.decoding.prediction import Prediction, Reads
 
 
@@ -58,7 +58,7 @@ class Partition(Protocol):
 class FixedBlocks:
     """Blocks of one length (semi-autoregressive LLaDA, Fast-dLLM)."""
 
-    block_length: int = setting(32, low=1, doc="length of every block")
+    block_length: int = setting(default=32, low=1, doc="length of every block")
 
     def lengths(self, gen_length: int) -> Lengths:
         """Always `block_length`; it looks at nothing."""
@@ -87,9 +87,9 @@ class AdaBlocks:
     delimiter_ids: tuple[int, ...] = setting(
         kind=tuple, low=0, doc="ids of the delimiter; those of a line break by default"
     )
-    default_block_length: int = setting(32, low=1, doc="length where no delimiter is confident")
-    delimiter_threshold: float | jax.Array = setting(
-        0.3, low=0, high=1, doc="least confidence of a delimiter that ends a block"
+    default_block_length: int = setting(default=32, low=1, doc="length where no delimiter is confident")
+    delimiter_threshold: Number = setting(
+        default=0.3, low=0, high=1, doc="least confidence of a delimiter that ends a block"
     )
 
     def lengths(self, gen_length: int) -> Lengths:
@@ -143,12 +143,12 @@ class DepGABlocks:
     certain the sign of S is noise: a position whose entropy is below the floor never ends a block.
     """
 
-    l_min: int = setting(8, low=1, doc="shortest block")
-    l_max: int = setting(128, low=1, doc="longest block")
-    top_k_cache: int = setting(64, low=1, doc="tokens kept of each distribution")
-    lambda_u: float | jax.Array = setting(1.2, low=0, doc="weight of uncertainty against influence")
-    certainty_floor: float | jax.Array = setting(
-        0.0, low=0, doc="a position whose entropy (nats) is below never ends a block"
+    l_min: int = setting(default=8, low=1, doc="shortest block")
+    l_max: int = setting(default=128, low=1, doc="longest block")
+    top_k_cache: int = setting(default=64, low=1, doc="tokens kept of each distribution")
+    lambda_u: Number = setting(default=1.2, low=0, doc="weight of uncertainty against influence")
+    certainty_floor: Number = setting(
+        default=0.0, low=0, doc="a position whose entropy (nats) is below never ends a block"
     )
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
     @policy
     class ConfidenceThreshold:
-        threshold: float = setting(0.9, low=0, high=1, doc="least confidence of what is committed")
+        threshold: float = setting(default=0.9, low=0, high=1, doc="least confidence of what is committed")
 
 From that one line come the setting's check, whether it is data or static, its option on the command line
 with its help, and its name in a recipe and in a sweep.
@@ -17,6 +17,9 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
+
+Number = float | jax.Array
+"""A threshold: a Python number, or an array, which may be traced."""
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -54,14 +57,14 @@ class Setting(NamedTuple):
 
     def convert(self, value: Any) -> Any:
         """A Python number or sequence as the declared kind: 1 and 1.0 are one threshold; arrays stay."""
-        if isinstance(value, (bool, int, float, np.number)) or self.kind is tuple:
-            return self.kind(value)
-        return value
+        kind: Any = self.kind
+        plain = isinstance(value, (bool, int, float, np.number))
+        return kind(value) if plain or kind is tuple else value
 
 
 def setting(
-    default: Any = dataclasses.MISSING,
     *,
+    default: Any = dataclasses.MISSING,
     kind: type | None = None,
     low: float | None = None,
     high: float | None = None,

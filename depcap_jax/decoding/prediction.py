@@ -15,7 +15,7 @@ from jax import lax
 
 from depcap_jax.decoding import numerics
 from depcap_jax.decoding.model import DiffusionLM
-from depcap_jax.decoding.policy import policy, setting
+from depcap_jax.decoding.policy import Number, policy, setting
 
 BLOCK_TILE, WINDOW_TILE = 16, 64
 """Positions per tile on a turn inside the blocks, and on one that looks ahead from a block's start."""
@@ -32,7 +32,7 @@ class Reads(NamedTuple):
 
     def union(self, other: Reads) -> Reads:
         """What both read."""
-        return Reads(*(max(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
+        return Reads(self.entropy or other.entropy, max(self.top_k, other.top_k), self.pairs or other.pairs)
 
 
 class Prediction(NamedTuple):
@@ -59,11 +59,15 @@ class Sampling:
     It chooses the token only: a token's confidence stays its probability under the model itself.
     """
 
-    temperature: float | jax.Array = setting(1.0, low=0, doc="0 takes the most likely token")
-    top_p: float | jax.Array | None = setting(
-        None, kind=float, low=0, high=1, doc="draw from the fewest tokens that have this much probability"
+    temperature: Number = setting(default=1.0, low=0, doc="0 takes the most likely token")
+    top_p: Number | None = setting(
+        default=None,
+        kind=float,
+        low=0,
+        high=1,
+        doc="draw from the fewest tokens with this much probability",
     )
-    top_k: int | None = setting(None, kind=int, low=1, doc="draw from this many most likely tokens")
+    top_k: int | None = setting(default=None, kind=int, low=1, doc="draw from this many most likely tokens")
 
     def __call__(self, logits: jax.Array, draw: Draw, position: jax.Array) -> jax.Array:
         """Tokens [B, W] drawn from logits [B, W, V] at canvas positions [B, W].
@@ -93,7 +97,7 @@ class Draw(NamedTuple):
     step: jax.Array  # [B] int32: the row's passes so far
 
 
-def _in_nucleus(logits: jax.Array, top_p: float | jax.Array) -> jax.Array:
+def _in_nucleus(logits: jax.Array, top_p: Number) -> jax.Array:
     """The fewest most likely tokens whose mass reaches `top_p`; always the best one."""
     order = jnp.argsort(-logits, axis=-1)
     probs = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
@@ -140,7 +144,7 @@ class Glance(NamedTuple):
     """How far a turn looks, and what for."""
 
     ahead: jax.Array  # [] bool: some row asks the partition, which reads the whole window
-    count: jax.Array  # [] int32: positions from the windows' starts that some row looks at
+    reach: jax.Array  # [] int32: positions from the windows' starts that some row looks at
     select: Reads  # on every turn
     partition: Reads  # on turns that look ahead
 
@@ -154,7 +158,7 @@ def read_head(
     sampling: Sampling | None,
     draw: Draw,
 ) -> tuple[Prediction, Prediction]:
-    """What the selection reads, and what the partition reads, of the first `glance.count` positions.
+    """What the selection reads, and what the partition reads, of the first `glance.reach` positions.
 
     Args:
       model: its head.
@@ -182,14 +186,14 @@ def read_head(
                 read(start, size, *asked),
             )
 
-        tiles = jnp.where(on, (glance.count + size - 1) // size, 0)
+        tiles = jnp.where(on, (glance.reach + size - 1) // size, 0)
         return lax.fori_loop(0, tiles, body, predictions)
 
     shapes = jax.eval_shape(lambda: read(jnp.int32(0), width, glance.select, glance.partition))
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     both = loop(WINDOW_TILE, glance.ahead, empty, glance.select, glance.partition)
     (near,) = loop(BLOCK_TILE, ~glance.ahead, both[:1], glance.select)
-    unread = lax.broadcasted_iota(jnp.int32, near.token.shape, 1) >= glance.count
+    unread = lax.broadcasted_iota(jnp.int32, near.token.shape, 1) >= glance.reach
 
     def close(prediction: Prediction) -> Prediction:
         return prediction._replace(log_confidence=jnp.where(unread, -jnp.inf, prediction.log_confidence))

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 from depcap_jax.decoding.caching import Cache, DualCache, NoCache, PrefixCache, Sizes
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Partition
-from depcap_jax.decoding.policy import Setting, policy, setting, settings_of
+from depcap_jax.decoding.policy import Number, Setting, policy, setting, settings_of
 from depcap_jax.decoding.prediction import Sampling
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne
 
@@ -34,8 +34,8 @@ class DecodeConfig:
     """What is recomputed, what is reused?"""
     sampling: Sampling | None = None
     """How tokens are drawn; None takes the most likely one."""
-    gen_length: int = setting(256, low=1, doc="positions of an answer")
-    stop_at_eos: bool = setting(True, doc="end an answer at its end-of-text token, or fill all of it")
+    gen_length: int = setting(default=256, low=1, doc="positions of an answer")
+    stop_at_eos: bool = setting(default=True, doc="end an answer at its end-of-text token, or fill all of it")
 
     def __post_init__(self) -> None:
         examples = {"partition": "DepGABlocks()", "select": "TopOne()", "cache": "DualCache()"}
@@ -57,8 +57,8 @@ class Common(TypedDict, total=False):
     cache: Cache
     gen_length: int
     stop_at_eos: bool
-    temperature: float
-    top_p: float | None
+    temperature: Number
+    top_p: Number | None
     top_k: int | None
 
 
@@ -70,7 +70,7 @@ def vanilla(*, block_length: int = FixedBlocks.block_length, **common: Unpack[Co
 def confidence(
     *,
     block_length: int = FixedBlocks.block_length,
-    threshold: float = ConfidenceThreshold.threshold,
+    threshold: Number = ConfidenceThreshold.threshold,
     **common: Unpack[Common],
 ) -> DecodeConfig:
     """Fast-dLLM with a threshold: all positions of the block that are confident enough."""
@@ -80,7 +80,7 @@ def confidence(
 def factor(
     *,
     block_length: int = FixedBlocks.block_length,
-    factor: float = FactorThreshold.factor,
+    factor: Number = FactorThreshold.factor,
     **common: Unpack[Common],
 ) -> DecodeConfig:
     """Fast-dLLM with a factor: the more positions, the more confident they must be."""
@@ -91,8 +91,8 @@ def adablock(
     *,
     delimiter_ids: tuple[int, ...],
     default_block_length: int = AdaBlocks.default_block_length,
-    delimiter_threshold: float = AdaBlocks.delimiter_threshold,
-    threshold: float = ConfidenceThreshold.threshold,
+    delimiter_threshold: Number = AdaBlocks.delimiter_threshold,
+    threshold: Number = ConfidenceThreshold.threshold,
     **common: Unpack[Common],
 ) -> DecodeConfig:
     """AdaBlock: blocks that end with a delimiter, usually a line break."""
@@ -104,9 +104,9 @@ def depga(
     l_min: int = DepGABlocks.l_min,
     l_max: int = DepGABlocks.l_max,
     top_k_cache: int = DepGABlocks.top_k_cache,
-    lambda_u: float = DepGABlocks.lambda_u,
-    certainty_floor: float = DepGABlocks.certainty_floor,
-    threshold: float = ConfidenceThreshold.threshold,
+    lambda_u: Number = DepGABlocks.lambda_u,
+    certainty_floor: Number = DepGABlocks.certainty_floor,
+    threshold: Number = ConfidenceThreshold.threshold,
     **common: Unpack[Common],
 ) -> DecodeConfig:
     """DepGA-Block with a threshold: the paper's partition alone."""
@@ -116,9 +116,9 @@ def depga(
 def cap(
     *,
     block_length: int = FixedBlocks.block_length,
-    tau_low: float = ConflictFree.tau_low,
-    tau_high: float = ConflictFree.tau_high,
-    gamma: float = ConflictFree.gamma,
+    tau_low: Number = ConflictFree.tau_low,
+    tau_high: Number = ConflictFree.tau_high,
+    gamma: Number = ConflictFree.gamma,
     **common: Unpack[Common],
 ) -> DecodeConfig:
     """CAP-Decoding in fixed blocks: the paper's selection alone."""
@@ -130,11 +130,11 @@ def depcap(
     l_min: int = DepGABlocks.l_min,
     l_max: int = DepGABlocks.l_max,
     top_k_cache: int = DepGABlocks.top_k_cache,
-    lambda_u: float = DepGABlocks.lambda_u,
-    certainty_floor: float = DepGABlocks.certainty_floor,
-    tau_low: float = ConflictFree.tau_low,
-    tau_high: float = ConflictFree.tau_high,
-    gamma: float = ConflictFree.gamma,
+    lambda_u: Number = DepGABlocks.lambda_u,
+    certainty_floor: Number = DepGABlocks.certainty_floor,
+    tau_low: Number = ConflictFree.tau_low,
+    tau_high: Number = ConflictFree.tau_high,
+    gamma: Number = ConflictFree.gamma,
     **common: Unpack[Common],
 ) -> DecodeConfig:
     """DepCap: DepGA-Block with CAP-Decoding."""

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.decoding.policy import policy, setting
+from depcap_jax.decoding.policy import Number, policy, setting
 from depcap_jax.decoding.prediction import Prediction, Reads
 
 
@@ -58,7 +58,7 @@ class TopOne:
 class ConfidenceThreshold:
     """Fast-dLLM's threshold rule: every position with c >= threshold."""
 
-    threshold: float | jax.Array = setting(0.9, low=0, high=1, doc="least confidence of what is committed")
+    threshold: Number = setting(default=0.9, low=0, high=1, doc="least confidence of what is committed")
 
     def init(self, batch: int, gen_length: int) -> None:
         """Remembers nothing."""
@@ -75,7 +75,7 @@ class ConfidenceThreshold:
 class FactorThreshold:
     """Fast-dLLM's factor rule: ranks n = 1, 2, ... by confidence while c_(n) >= 1 - factor / (n + 1)."""
 
-    factor: float | jax.Array = setting(1.0, low=0, doc="Fast-dLLM's factor f")
+    factor: Number = setting(default=1.0, low=0, doc="Fast-dLLM's factor f")
 
     def init(self, batch: int, gen_length: int) -> None:
         """Remembers nothing."""
@@ -109,11 +109,11 @@ class ConflictFree:
     conflicts with it.
     """
 
-    tau_low: float | jax.Array = setting(0.8, low=0, high=1, doc="least confidence of a candidate")
-    tau_high: float | jax.Array = setting(
-        0.95, low=0, high=1, doc="what has this confidence is committed whatever it conflicts with"
+    tau_low: Number = setting(default=0.8, low=0, high=1, doc="least confidence of a candidate")
+    tau_high: Number = setting(
+        default=0.95, low=0, high=1, doc="what has this confidence is committed whatever it conflicts with"
     )
-    gamma: float | jax.Array = setting(-16.0, doc="two positions conflict where their score is above")
+    gamma: Number = setting(default=-16.0, doc="two positions conflict where their score is above")
 
     reads = Reads(pairs=True)
 

@@ -102,7 +102,7 @@ def record_passes(model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConf
     def turn(model: Any, state: Any) -> Any:
         state, told = decode_step(model, state, config)
         ahead = jnp.any(told.asked)
-        return state, (told.cache.width[0], ahead, told.count[0], jnp.any(is_live(model, state, config)))
+        return state, (told.cache.width[0], ahead, told.read[0], jnp.any(is_live(model, state, config)))
 
     lengths = jnp.full(prompt_ids.shape[0], prompt_ids.shape[1])
     state = jax.jit(lambda m, p, n: start(m, p, n, config))(model, jnp.asarray(prompt_ids), lengths)

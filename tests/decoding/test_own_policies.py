@@ -24,8 +24,8 @@ FIXED: dict[str, Any] = {"gen_length": GEN_LENGTH, "stop_at_eos": False}
 class UntilFog:
     """A block ends before the first position whose entropy exceeds `fog`."""
 
-    longest: int = dc.setting(8, low=1, doc="longest block")
-    fog: float | jax.Array = dc.setting(5.0, low=0, doc="entropy, in nats, that ends a block")
+    longest: int = dc.setting(default=8, low=1, doc="longest block")
+    fog: float | jax.Array = dc.setting(default=5.0, low=0, doc="entropy, in nats, that ends a block")
 
     reads = dc.Reads(entropy=True)
 
@@ -124,7 +124,7 @@ def test_they_are_plotted_and_shown_in_the_page(result):
 class Sliding:
     """DSB's window: `size` positions, and as many more as were committed; asked on every turn."""
 
-    size: int = dc.setting(6, low=1, doc="positions of the first window")
+    size: int = dc.setting(default=6, low=1, doc="positions of the first window")
 
     slides = True
 
@@ -162,7 +162,7 @@ def test_a_partition_may_be_asked_on_every_turn(cache):
 class Reckless:
     """Against its contract: lengths of 0 and beyond the end."""
 
-    length: int | jax.Array = dc.setting(0, static=False, doc="what it answers")
+    length: int | jax.Array = dc.setting(default=0, static=False, doc="what it answers")
 
     def lengths(self, gen_length: int) -> dc.Lengths:
         return dc.Lengths(1, gen_length, 1)

@@ -29,12 +29,12 @@ PARTS = {
 class Example:
     """One setting of each kind."""
 
-    share: float = dc.setting(0.5, low=0, high=1, doc="a share")
-    count: int = dc.setting(3, low=1, doc="a count")
-    flag: bool = dc.setting(False, doc="a flag")
-    ids: tuple[int, ...] = dc.setting((1, 2), low=0, doc="some ids")
-    most: int | None = dc.setting(None, kind=int, low=1, doc="a count, or none")
-    period: int = dc.setting(0, low=0, static=False, doc="a count that is data")
+    share: float = dc.setting(default=0.5, low=0, high=1, doc="a share")
+    count: int = dc.setting(default=3, low=1, doc="a count")
+    flag: bool = dc.setting(default=False, doc="a flag")
+    ids: tuple[int, ...] = dc.setting(default=(1, 2), low=0, doc="some ids")
+    most: int | None = dc.setting(default=None, kind=int, low=1, doc="a count, or none")
+    period: int = dc.setting(default=0, low=0, static=False, doc="a count that is data")
 
     def __post_init__(self) -> None:
         if self.count == 13:

@@ -114,7 +114,7 @@ def test_blocks_lie_end_to_end_and_hold_their_commits(pair):
     assert [b.start for b in seen.blocks[1:]] == [b.end for b in seen.blocks[:-1]]
     for index, block in enumerate(seen.blocks):
         steps = seen.commit_step[block.start : block.end]
-        assert seen.block_of(block.start) == index
+        assert seen.block_at(block.begun) is seen.blocks[index]
         assert steps[steps > 0].min() == block.begun
 
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from depcap_jax import tiny
 from depcap_jax.checkpoints.loading import EMBEDDED
-from depcap_jax.checkpoints.tokenizer import load_tokenizer, require_tokenizer
+from depcap_jax.checkpoints.tokenizer import load_tokenizer
+from depcap_jax.text.codec import require_tokenizer
 from depcap_jax.tiny import task, words
 
 KINDS = list(task.KINDS)

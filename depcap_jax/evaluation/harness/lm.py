@@ -17,14 +17,13 @@ from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMiss
 from tqdm import tqdm
 
 from depcap_jax.checkpoints.loading import load
-from depcap_jax.checkpoints.tokenizer import require_tokenizer
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.state import Status
 from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.harness.likelihood import Estimate, Pair, are_greedy, log_likelihoods
 from depcap_jax.evaluation.scoring.answers import cut_at
 from depcap_jax.text.batching import Batcher, Decoded
-from depcap_jax.text.codec import Codec
+from depcap_jax.text.codec import Codec, require_tokenizer
 from depcap_jax.text.fitting import answer_length
 
 _log = logging.getLogger("lm_eval.depcap")  # below the logger that its command line configures
