@@ -28,7 +28,7 @@ class Setting(NamedTuple):
     """The declaration of one setting."""
 
     name: str
-    kind: type
+    kind: Any
     """float, int, bool or tuple (of integers)."""
     default: Any
     """`dataclasses.MISSING` if it must be given."""
@@ -57,9 +57,9 @@ class Setting(NamedTuple):
 
     def convert(self, value: Any) -> Any:
         """A Python number or sequence as the declared kind: 1 and 1.0 are one threshold; arrays stay."""
-        kind: Any = self.kind
-        plain = isinstance(value, (bool, int, float, np.number))
-        return kind(value) if plain or kind is tuple else value
+        if self.kind is tuple:
+            return tuple(value)
+        return self.kind(value) if isinstance(value, (bool, int, float, np.number)) else value
 
 
 def setting(
