@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -138,8 +139,9 @@ def test_numbers_beyond_float16_are_refused(tmp_path):
     folder = write_folder(tmp_path / "hf", golden_config("llada"), tensors)
     convert(folder, tmp_path / "out")
     for place in (folder, tmp_path / "out"):
-        with pytest.raises(CheckpointError, match="65504"):
-            load(place, dtype="float16")
+        for mesh in (None, jax.make_mesh((8,), ("tensor",))):
+            with pytest.raises(CheckpointError, match=r"holds 70000; float16 ends at 65504"):
+                load(place, dtype="float16", mesh=mesh)
 
 
 def test_save_replaces_only_checkpoints(converted_dir, tmp_path):
