@@ -111,6 +111,7 @@ def test_a_killed_run_goes_on(settings, subject, watched, tmp_path):
     decoder = DECODER.change(**settings)
     unbroken = watch(subject, decoder, tmp_path / "unbroken") if settings else watched
     assert unbroken.run.path is not None
+    assert unbroken.interrupted.count(b'"index"') == 2  # the first batch
     left = tmp_path / "killed" / unbroken.run.path.with_suffix(".jsonl").name
     left.parent.mkdir()
     left.write_bytes(unbroken.interrupted + b'{"index": 5, "id": "torn')
