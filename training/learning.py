@@ -99,7 +99,7 @@ def make_step(config: ModelConfig) -> tuple[Step, Loss]:
 
     def step(state: State, batch: Batch, rate: jax.Array, keep: jax.Array) -> tuple[State, jax.Array]:
         value, gradients = jax.value_and_grad(loss)(state["params"], batch)
-        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integers
+        with jax.numpy_dtype_promotion("standard"):  # Muon's powers of a step's number are not strict
             updates, moments = rule.update(gradients, state["moments"], state["params"])
         params = jax.tree.map(lambda p, u: p + rate * u, state["params"], updates)
         average = jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, state["average"], params)

@@ -1,4 +1,4 @@
-"""The options that `eval`, `table` and `sweep` share. Importing this imports nothing heavy."""
+"""The options that `eval`, `table` and `sweep` share, and how `--vary` is read."""
 
 from __future__ import annotations
 

@@ -58,7 +58,10 @@ class Decoder:
 
 
 def name_decoder(config: DecodeConfig, title: str = "") -> Decoder:
-    """How reports call a decoder that comes without a recipe: by its title, or by its policies' classes."""
+    """How reports call a decoder that has no recipe: by its title, or by its policies' classes.
+
+    What it returns has a name and a cache for tables; it cannot be built from them.
+    """
     policies = f"{type(config.partition).__name__}+{type(config.select).__name__}"
     caches = {type(recipe("vanilla", cache=name).cache): name for name in CACHES}
     cache = caches.get(type(config.cache), type(config.cache).__name__)

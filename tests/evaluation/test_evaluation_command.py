@@ -55,7 +55,9 @@ def no_compilation_cache(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.usefixtures("no_compilation_cache")
-@pytest.mark.parametrize("words", [[], ["--tasks", "t", "--lim", "3"], ["run", "--help"], ["ls", "-h"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--tasks", "t", "--lim", "3"], ["--tasks", "t", "--help"], ["ls", "-h"]]
+)
 def test_every_word_reaches_lm_eval(words, monkeypatch: pytest.MonkeyPatch):
     received = []
     monkeypatch.setattr(

@@ -96,7 +96,8 @@ def test_an_estimate_is_its_own(model):
 
 def test_greedy(model):
     config = recipe("vanilla", block_length=8, gen_length=8, stop_at_eos=False)
-    written = np.asarray(generate(model, np.array([[5, 6, 7]]), config=config).tokens)[0].tolist()
+    prompts = np.pad([[5, 6, 7]] * 2, ((0, 0), (0, 21)))
+    written = np.asarray(generate(model, prompts, np.array([3, 3]), config=config).tokens)[0].tolist()
     other = [*written[:-1], (written[-1] + 1) % 500]
     pairs = [Pair((5, 6, 7), tuple(target)) for target in (other, written)]
     assert are_greedy(model, pairs, batch_size=2) == [False, True]

@@ -179,12 +179,12 @@ def _masked_sums(
 ) -> jax.Array:
     """[B] the summed log-probabilities of the target's masked tokens, `masked` being [B, W]."""
     canvas, width = tokens.shape[1], masked.shape[1]
-    position = starts[:, None] + jnp.arange(width)
+    position = starts[:, None] + jnp.arange(width)[None]
     inside = jnp.minimum(position, canvas - 1)
     truth = jnp.take_along_axis(tokens, inside, axis=1)
     rows = jnp.arange(len(tokens))[:, None]
     noisy = tokens.at[rows, jnp.where(masked, position, canvas)].set(model.config.mask_token_id, mode="drop")
-    hidden, _ = model.hidden(noisy, valid=jnp.arange(canvas) < lengths[:, None])
+    hidden, _ = model.hidden(noisy, valid=jnp.arange(canvas)[None] < lengths[:, None])
     source = model.source(inside)
     logits = model.logits(jnp.take_along_axis(hidden, source[..., None], axis=1))  # [B, W, V]
     chosen = jnp.take_along_axis(logits, truth[..., None], axis=2)[..., 0]
