@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import golden_runs
 import numpy as np
+from small_models import small_model
 
 import depcap_jax as dc
 
@@ -16,7 +16,7 @@ def test_a_prompt_and_an_answer_are_a_canvas():
     lengths = np.array([12, 5, 9], np.int32)
     position = np.arange(28)[None]
     open_ = (position >= lengths[:, None]) & (position < lengths[:, None] + 16)
-    model = golden_runs.model("llada")
+    model = small_model("llada")
     expected = dc.generate(model, TOKENS[:, :12], lengths, config=CONFIG)
     result = dc.generate_canvas(model, TOKENS, open_, lengths + 16, config=CONFIG)
     for field in ("tokens", "lengths", "nfe", "block_sizes", "commit_step", "status"):
@@ -26,7 +26,7 @@ def test_a_prompt_and_an_answer_are_a_canvas():
 def test_gaps_are_filled_and_the_rest_stays():
     open_ = np.zeros(TOKENS.shape, bool)
     open_[0, 6:9] = open_[0, 15:18] = open_[1, 0] = True  # the third row has nothing to decode
-    result = dc.generate_canvas(golden_runs.model("dream"), TOKENS, open_, np.full(3, 28), config=CONFIG)
+    result = dc.generate_canvas(small_model("dream"), TOKENS, open_, np.full(3, 28), config=CONFIG)
     assert result.status.tolist() == [dc.Status.OK] * 3
     kept = ~open_[0, 6:18]
     np.testing.assert_array_equal(np.asarray(result.tokens[0, :12])[kept], TOKENS[0, 6:18][kept])
@@ -39,7 +39,5 @@ def test_a_span_that_is_too_long_or_an_id_that_is_none_has_a_status():
     open_[:, 4] = open_[0, 20] = True
     tokens = TOKENS.copy()
     tokens[1, 3], tokens[2, 4] = 512, 9999  # what stands at an open position does not matter
-    result = dc.generate_canvas(
-        golden_runs.model("llada"), tokens, open_, np.array([28, 28, 28]), config=CONFIG
-    )
+    result = dc.generate_canvas(small_model("llada"), tokens, open_, np.array([28, 28, 28]), config=CONFIG)
     assert result.status.tolist() == [dc.Status.BAD_PROMPT, dc.Status.BAD_PROMPT, dc.Status.OK]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_models import small_model
 
 import depcap_jax as dc
 
@@ -18,7 +18,7 @@ FIELDS = ("tokens", "nfe", "block_sizes", "commit_step", "status")
 
 @pytest.fixture(scope="module")
 def model() -> dc.Transformer:
-    return golden_runs.model("llada")
+    return small_model("llada")
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_models import small_model
 
 import depcap_jax as dc
 from depcap_jax.inspect.replay import replay
@@ -67,7 +67,7 @@ class Patient:
 @pytest.fixture(scope="module")
 def result() -> dc.DecodeResult:
     config = dc.DecodeConfig(partition=UntilFog(), select=Patient(), **FIXED)
-    return dc.generate(golden_runs.model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
+    return dc.generate(small_model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
 
 
 def by_hand(result: dc.DecodeResult, row: int) -> None:
@@ -144,7 +144,7 @@ class Sliding:
 def test_a_partition_may_be_asked_on_every_turn(cache):
     """With one commit per pass, the window [first open, size + passes) slides by one each time."""
     config = dc.DecodeConfig(partition=Sliding(), select=dc.TopOne(), cache=cache, **FIXED)
-    done = dc.generate(golden_runs.model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
+    done = dc.generate(small_model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
     for row in range(2):
         seen = replay(done, row)
         assert seen.nfe == GEN_LENGTH == len(seen.blocks)
@@ -154,7 +154,7 @@ def test_a_partition_may_be_asked_on_every_turn(cache):
             window = is_open & (np.arange(GEN_LENGTH) < max(end, first + 1))
             np.testing.assert_array_equal(seen.guess[step - 1] >= 0, window)
             is_open[seen.commit_step == step] = False
-    alone = dc.generate(golden_runs.model("llada"), PROMPTS[1:], LENGTHS[1:], config=config)
+    alone = dc.generate(small_model("llada"), PROMPTS[1:], LENGTHS[1:], config=config)
     np.testing.assert_array_equal(alone.tokens[0], done.tokens[1])
 
 
@@ -177,7 +177,7 @@ class Reckless:
 @pytest.mark.parametrize("length", [0, -5, 1000])
 def test_the_loop_ends_whatever_a_policy_says(length):
     config = dc.DecodeConfig(partition=Reckless(length=length), select=dc.TopOne(), **FIXED)
-    done = dc.generate(golden_runs.model("llada"), PROMPTS, LENGTHS, config=config)
+    done = dc.generate(small_model("llada"), PROMPTS, LENGTHS, config=config)
     assert done.nfe.tolist() == [GEN_LENGTH] * 2
     assert int(done.block_sizes[0, 0]) == (GEN_LENGTH if length > 0 else 1)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_models import small_model
 
 import depcap_jax as dc
 from depcap_jax.decoding.stream import _begin, _turn
@@ -17,7 +17,7 @@ CONFIG = dc.recipe("depcap", cache="dual", gen_length=16, l_min=4, l_max=8, tau_
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_it_ends_with_the_tokens_of_generate(family):
-    model = golden_runs.model(family)
+    model = small_model(family)
     snapshots = list(dc.stream(model, PROMPT, 12, config=CONFIG))
     expected = dc.generate(model, PROMPT[None], config=CONFIG, trace=True)
     seen = dc.replay(expected)
@@ -37,13 +37,13 @@ def test_the_host_is_read_once_per_turn(monkeypatch):
     reads = []
     get = jax.device_get
     monkeypatch.setattr(jax, "device_get", lambda x: reads.append(x) or get(x))
-    passes = len(list(dc.stream(golden_runs.model("llada"), PROMPT, 12, config=CONFIG)))
+    passes = len(list(dc.stream(small_model("llada"), PROMPT, 12, config=CONFIG)))
     assert len(reads) == passes > 2
 
 
 def test_the_cache_is_not_copied():
     """The state is donated: the compiled turn writes its new keys and values where the old ones were."""
-    model = golden_runs.model("llada")
+    model = small_model("llada")
     state, _ = _begin(model, jnp.asarray(PROMPT)[None], jnp.array([12]), CONFIG, None)
     cache = sum(leaf.nbytes for leaf in jax.tree.leaves(state.cache.kv))
     memory = _turn.lower(model, state, CONFIG).compile().memory_analysis()
@@ -57,11 +57,11 @@ def test_the_cache_is_not_copied():
 def test_sampling_without_a_key_is_an_error_in_words():
     config = dc.recipe("confidence", gen_length=16, temperature=1.0)
     with pytest.raises(ValueError, match=r"sampling needs a key, such as jax.random.key\(0\), got None"):
-        next(dc.stream(golden_runs.model("llada"), PROMPT, 12, config=config))
+        next(dc.stream(small_model("llada"), PROMPT, 12, config=config))
 
 
 def test_a_row_that_does_not_end_well_is_an_error_after_what_was_told():
-    model = golden_runs.model("llada")
+    model = small_model("llada")
     poisoned = jax.tree.map(lambda leaf: leaf, model)
     poisoned.embed[...] = model.embed[...].at[7].set(jnp.nan)
     with pytest.raises(dc.DecodeError, match="not finite"):
