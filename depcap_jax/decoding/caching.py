@@ -32,6 +32,13 @@ class Sizes(NamedTuple):
     window: int  # positions that are predicted from a block's start: at least `longest`
 
 
+class Rows(NamedTuple):
+    """Who wants a forward pass."""
+
+    live: jax.Array  # [B] bool: rows that still have something to decode
+    at_start: jax.Array  # [B] bool: live rows whose block is done
+
+
 class Pass(NamedTuple):
     """A forward pass."""
 
@@ -55,23 +62,16 @@ class Cache(Protocol):
         ...
 
     def __call__(
-        self,
-        model: DiffusionLM,
-        state: DecodeState,
-        sizes: Sizes,
-        live: jax.Array,
-        at_start: jax.Array,
-        memory: Any,
+        self, model: DiffusionLM, state: DecodeState, sizes: Sizes, rows: Rows, memory: Any
     ) -> tuple[Pass, Any, Any]:
         """One forward pass over some of the rows; the new memory; and what a trace records.
 
         Args:
           model: what to run.
-          state: the canvas, and where each row's block lies: a row `at_start` has moved to its new start,
-            but its end is not known yet. At least one live row must take part.
+          state: the canvas, and where each row's block lies: a row at a start has moved there, but its end
+            is not known yet.
           sizes: how many hidden states are wanted.
-          live: [B] bool: rows that still have something to decode.
-          at_start: [B] bool: live rows whose block is done. They must not take part without a full pass.
+          rows: at least one live row must take part, and none at a start without a full pass.
           memory: what the last call returned.
         """
         ...
@@ -86,19 +86,13 @@ class NoCache:
         return None
 
     def __call__(
-        self,
-        model: DiffusionLM,
-        state: DecodeState,
-        sizes: Sizes,
-        live: jax.Array,
-        at_start: jax.Array,
-        memory: None,
+        self, model: DiffusionLM, state: DecodeState, sizes: Sizes, rows: Rows, memory: None
     ) -> tuple[Pass, None, PassInfo]:
         """One pass over the canvas, for all rows."""
         hidden, _ = model.hidden(state.tokens, valid=_valid(state))
         hidden = _predicting(model, hidden, state.block_start, sizes.window)
         width = jnp.full_like(state.block_start, state.tokens.shape[1])
-        return Pass(live, hidden, state.answer_end), None, PassInfo(live, width)
+        return Pass(rows.live, hidden, state.answer_end), None, PassInfo(rows.live, width)
 
 
 class BlockMemory(NamedTuple):
@@ -133,20 +127,14 @@ class BlockCache:
         return BlockMemory(model.init_cache(batch, length), jnp.zeros(batch, jnp.int32))
 
     def __call__(
-        self,
-        model: DiffusionLM,
-        state: DecodeState,
-        sizes: Sizes,
-        live: jax.Array,
-        at_start: jax.Array,
-        memory: BlockMemory,
+        self, model: DiffusionLM, state: DecodeState, sizes: Sizes, rows: Rows, memory: BlockMemory
     ) -> tuple[Pass, BlockMemory, PassInfo]:
         """A full pass if any row refreshes, else one over the spans; rows that are due may wait."""
         stale = (self.refresh_every > 0) & (memory.passes >= self.refresh_every)
-        due = live & (at_start | stale)
-        together = _count(due) >= self.quorum * _count(live)
+        due = rows.live & (rows.at_start | stale)
+        together = _count(due) >= self.quorum * _count(rows.live)
         refresh = due & together
-        active = refresh | (live & ~due)
+        active = refresh | (rows.live & ~due)
         spans = _Spans(
             active, refresh, state.block_end if self.keep_suffix else state.answer_end, sizes.window
         )

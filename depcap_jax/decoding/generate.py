@@ -195,17 +195,28 @@ def _generate_canvas(
     return _run(model, _begin(model, tokens, open_, lengths, config, keys, fits), config, trace)
 
 
+def typed_key(key: jax.Array | None, config: DecodeConfig) -> jax.Array | None:
+    """The key or keys as typed ones, whichever kind was given; None where nothing is drawn.
+
+    Raises:
+      ValueError: if something is drawn and there is no key.
+    """
+    if config.sampling is None:
+        return None
+    if not isinstance(key, jax.Array):
+        raise ValueError(f"sampling needs a key, such as jax.random.key(0), got {key!r}")
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+
+
 def row_keys(key: jax.Array | None, batch: int, config: DecodeConfig) -> jax.Array | None:
     """One key per row [batch], or None where nothing is drawn.
 
     Raises:
       ValueError: if something is drawn and there is no key, or not one for each row.
     """
-    if config.sampling is None:
+    keys = typed_key(key, config)
+    if keys is None:
         return None
-    if not isinstance(key, jax.Array):
-        raise ValueError(f"sampling needs a key, such as jax.random.key(0), got {key!r}")
-    keys = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     if keys.shape not in ((), (batch,)):
         raise ValueError(f"key must be one key or {batch} of them, got shape {list(keys.shape)}")
     return jnp.broadcast_to(keys, (batch,))

@@ -18,12 +18,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from depcap_jax.decoding import numerics
-from depcap_jax.decoding.caching import Pass
+from depcap_jax.decoding.caching import Pass, Rows
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.recipes import DecodeConfig
@@ -75,6 +76,9 @@ def init_state(
       config: how to decode.
       key: [B] keys, one per row, or None without sampling.
     """
+    chex.assert_rank([tokens, lengths], [2, 1])
+    chex.assert_equal_shape([tokens, open_])
+    chex.assert_equal_shape_prefix([tokens, lengths], 1)
     batch, canvas = tokens.shape
     zeros = jnp.zeros(batch, jnp.int32)
     position = jnp.arange(canvas, dtype=jnp.int32)[None]
@@ -133,7 +137,7 @@ def decode_step(
     moves = live if _slides(config) else at_start
     state = dataclasses.replace(state, block_start=jnp.where(moves, first, state.block_start))
     sizes = config.sizes
-    passed, memory, told = config.cache(model, state, sizes, live, at_start, state.cache)
+    passed, memory, told = config.cache(model, state, sizes, Rows(live, at_start), state.cache)
     state = dataclasses.replace(state, cache=memory)
 
     asked = moves & passed.active
@@ -153,6 +157,7 @@ def decode_step(
         block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, widest))
     start = state.block_start - state.answer_start
     take, select, chosen = config.select(block, candidates, start, state.select)
+    chex.assert_shape(take, candidates.shape)
     log_c = jnp.where(candidates, block.log_confidence, -jnp.inf)
     best = jnp.arange(longest, dtype=jnp.int32)[None] == numerics.argmax(log_c)[:, None]
     finite = jnp.all(jnp.isfinite(block.summary.peak) | ~candidates, axis=1)
@@ -231,6 +236,7 @@ def _cut(
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start
         length, memory, told = config.partition(ahead, start, remaining, state.partition)
+        chex.assert_shape(length, remaining.shape)
         # Whatever a policy says, a block has a position, so that the loop ends; and no stale one.
         end = state.block_start + jnp.clip(length.astype(jnp.int32), 1, remaining)
         end = jnp.where(asked, jnp.minimum(end, passed.end), state.block_end)

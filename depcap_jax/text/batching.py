@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from depcap_jax.decoding.generate import generate, prepare
+from depcap_jax.decoding.generate import generate, prepare, typed_key
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import DecodeConfig
@@ -203,13 +202,8 @@ def check_key(config: DecodeConfig, key: jax.Array | None) -> jax.Array | None:
     Raises:
       ValueError: if the decoder samples and there is no key, or more than one.
     """
-    if config.sampling is None:
-        return None
-    if not isinstance(key, jax.Array):
-        raise ValueError(f"sampling needs a key, such as jax.random.key(0), got {key!r}")
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    key = key if typed else jax.random.wrap_key_data(key)
-    if key.shape:
+    key = typed_key(key, config)
+    if key is not None and key.shape:
         raise ValueError(f"sampling needs one key for all prompts, got keys of shape {list(key.shape)}")
     return key
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,7 +99,27 @@ def test_a_prompt_beyond_the_context_has_a_status(model):
     assert result.nfe.tolist()[0] == 0
 
 
+def test_a_sweep_inside_a_program_is_traced_once(model):
+    program = jax.jit(chex.assert_max_traces(lambda m, c: dc.generate(m, PROMPTS[0], config=c).nfe, n=1))
+    settings: Any = {"gen_length": 16, "l_min": 4, "l_max": 8}
+    passes = [int(program(model, dc.depcap(tau_low=tau, **settings)).sum()) for tau in (0.01, 0.5, 1.0)]
+    assert len(set(passes)) > 1
+
+
+@dc.policy
+class WrongShape:
+    """A selection that forgets the batch."""
+
+    def init(self, batch: int, gen_length: int) -> None:
+        return None
+
+    def __call__(self, prediction, candidates, start, memory):
+        return candidates[0], None, None
+
+
 def test_shapes_are_checked_while_tracing(model):
+    with pytest.raises(AssertionError, match="shape"):
+        dc.generate(model, PROMPTS[0], config=dc.DecodeConfig(select=WrongShape(), gen_length=16))
     with pytest.raises(AssertionError, match="rank"):
         jax.jit(dc.start)(model, PROMPTS, LENGTHS[0], CONFIG)
     with pytest.raises(ValueError, match=r"open must be bool \[2, 12\], got bool \[2, 11\]"):
