@@ -92,9 +92,16 @@ def sampling_key(arguments: argparse.Namespace) -> jax.Array:
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given, under the names that `recipe` knows."""
-    given = {name: getattr(arguments, name, None) for name in ("cache", *SETTINGS)}
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in given.items() if x is not None}
+    """The settings that were given, under the names that `recipe` knows.
+
+    Raises:
+      ValueError: if one of them would have no effect.
+    """
+    options = {name: getattr(arguments, name, None) for name in ("cache", *SETTINGS)}
+    given = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items() if x is not None}
+    if not given.get("temperature") and not given.keys().isdisjoint(("top_p", "top_k")):
+        raise ValueError("--top-p and --top-k need --temperature above 0: without it nothing is drawn")
+    return given
 
 
 def build_config(
@@ -110,8 +117,6 @@ def build_config(
     """
     name = name or str(arguments.recipe)
     settings = given_settings(arguments)
-    if not settings.get("temperature") and not settings.keys().isdisjoint(("top_p", "top_k")):
-        raise ValueError("--top-p and --top-k need --temperature above 0: without it nothing is drawn")
     settings.setdefault("gen_length", answer_length(model.config.max_length))
     predicts_next = model.config.predicts_next
     return recipe(name, **fit_settings(name, settings, tokenizer=tokenizer, predicts_next=predicts_next))

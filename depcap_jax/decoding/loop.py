@@ -43,7 +43,7 @@ class Turn(NamedTuple):
     read: jax.Array
     """[B] int32: positions from there on that the head was read at, the same for all rows."""
     prediction: Prediction
-    """Of the L positions from there on."""
+    """Of the L positions from there on: what the caller of `decode_step` reads."""
     candidates: jax.Array
     """[B, L] bool: open, inside the block, and the row takes part."""
     taken: jax.Array
@@ -126,7 +126,7 @@ def decode_step(
       model: what predicts.
       state: where the decode stands.
       config: how to decode.
-      reads: what the caller wants to find in `Turn.prediction`, beside what the selection reads.
+      reads: what the caller wants to find in `Turn.prediction`; by default what the selection reads.
 
     Returns:
       The new state, and what the turn looked at and decided.
@@ -141,18 +141,19 @@ def decode_step(
     state = dataclasses.replace(state, cache=memory)
 
     asked = moves & passed.active
-    select_reads = getattr(config.select, "reads", Reads()).union(reads or Reads())
-    glance = _plan_reading(state, config, passed, asked, select_reads)
+    glance = _plan_reading(state, config, passed, asked, reads)
     position = state.block_start[:, None] + jnp.arange(sizes.window, dtype=jnp.int32)[None]
     draw = Draw(state.key, state.nfe)
-    prediction, ahead = read_head(model, passed.hidden, position, glance, sampling=config.sampling, draw=draw)
+    near, watched, ahead = read_head(
+        model, passed.hidden, position, glance, sampling=config.sampling, draw=draw
+    )
     block_end, partition, cut = _cut(state, config, passed, asked, ahead)
 
     longest = sizes.longest
-    block = jax.tree.map(lambda leaf: leaf[:, :longest], prediction)
+    block, watched = jax.tree.map(lambda leaf: leaf[:, :longest], (near, watched))
     inside = (position[:, :longest] < block_end[:, None]) & passed.active[:, None]
     candidates = window_at(state.open, state.block_start, longest, False) & inside
-    if select_reads.pairs:
+    if glance.select.pairs:
         widest = jnp.max(jnp.where(passed.active, block_end - state.block_start, 0))
         block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, widest))
     start = state.block_start - state.answer_start
@@ -171,7 +172,7 @@ def decode_step(
         status=jnp.where(finite, state.status, int(Status.NON_FINITE)),
     )
     read = jnp.full_like(start, glance.reach)
-    turn = Turn(passed.active, asked, start, read, block, candidates, take, cut, chosen, told)
+    turn = Turn(passed.active, asked, start, read, watched, candidates, take, cut, chosen, told)
     return _commit(state, turn), turn
 
 
@@ -213,14 +214,16 @@ def swap_rows(state: DecodeState, rows: jax.Array, fresh: DecodeState) -> Decode
 
 
 def _plan_reading(
-    state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, select_reads: Reads
+    state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, reads: Reads | None
 ) -> Glance:
     """No more positions than some row looks at: its block, or the window ahead if it asks the partition."""
     reach = jnp.where(asked, state.answer_end, state.block_end) - state.block_start
+    select = getattr(config.select, "reads", Reads())
     return Glance(
         ahead=jnp.any(asked),
         reach=jnp.clip(jnp.max(jnp.where(passed.active, reach, 0)), 0, config.sizes.window),
-        select=select_reads,
+        select=select,
+        watch=select if reads is None else reads,
         partition=getattr(config.partition, "reads", Reads()),
     )
 

@@ -30,10 +30,6 @@ class Reads(NamedTuple):
     pairs: bool = False
     """For selections only."""
 
-    def union(self, other: Reads) -> Reads:
-        """What both read."""
-        return Reads(self.entropy or other.entropy, max(self.top_k, other.top_k), self.pairs or other.pairs)
-
 
 class Prediction(NamedTuple):
     """What the model says of the positions of a window; what was not asked for is None."""
@@ -145,8 +141,9 @@ class Glance(NamedTuple):
 
     ahead: jax.Array  # [] bool: some row asks the partition, which reads the whole window
     reach: jax.Array  # [] int32: positions from the windows' starts that some row looks at
-    select: Reads  # on every turn
-    partition: Reads  # on turns that look ahead
+    select: Reads  # what the selection reads, on every turn
+    watch: Reads  # what those who watch read, on every turn
+    partition: Reads  # what the partition reads, on turns that look ahead
 
 
 def read_head(
@@ -157,14 +154,16 @@ def read_head(
     *,
     sampling: Sampling | None,
     draw: Draw,
-) -> tuple[Prediction, Prediction]:
-    """What the selection reads, and what the partition reads, of the first `glance.reach` positions.
+) -> tuple[Prediction, Prediction, Prediction]:
+    """What the selection, those who watch and the partition read of the first `glance.reach` positions.
+
+    Each gets just what it asked for: nobody decides otherwise because somebody watches.
 
     Args:
       model: its head.
       hidden: [B, W, D] the hidden states that predict the window.
       position: [B, W] the canvas positions of the window.
-      glance: what to read. On a turn that does not look ahead the second prediction is not filled in.
+      glance: what to read. On a turn that does not look ahead the last prediction is not filled in.
       sampling: how tokens are drawn; None takes the most likely one.
       draw: for sampling.
     """
@@ -189,16 +188,18 @@ def read_head(
         tiles = jnp.where(on, (glance.reach + size - 1) // size, 0)
         return lax.fori_loop(0, tiles, body, predictions)
 
-    shapes = jax.eval_shape(lambda: read(jnp.int32(0), width, glance.select, glance.partition))
+    always = (glance.select, glance.watch)
+    shapes = jax.eval_shape(lambda: read(jnp.int32(0), width, *always, glance.partition))
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    both = loop(WINDOW_TILE, glance.ahead, empty, glance.select, glance.partition)
-    (near,) = loop(BLOCK_TILE, ~glance.ahead, both[:1], glance.select)
-    unread = lax.broadcasted_iota(jnp.int32, near.token.shape, 1) >= glance.reach
+    filled = loop(WINDOW_TILE, glance.ahead, empty, *always, glance.partition)
+    near = loop(BLOCK_TILE, ~glance.ahead, filled[:2], *always)
+    unread = lax.broadcasted_iota(jnp.int32, position.shape, 1) >= glance.reach
 
     def close(prediction: Prediction) -> Prediction:
         return prediction._replace(log_confidence=jnp.where(unread, -jnp.inf, prediction.log_confidence))
 
-    return close(near), close(both[1])
+    select, watch, partition = (close(prediction) for prediction in (*near, filled[2]))
+    return select, watch, partition
 
 
 def read_pairs(model: DiffusionLM, hidden: jax.Array, prediction: Prediction, count: jax.Array) -> jax.Array:

@@ -93,7 +93,7 @@ def _empty(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Trac
     batch, length, num_blocks = len(state.tokens), config.gen_length, state.block_sizes.shape[1]
     turn = jax.eval_shape(lambda: decode_step(model, state, config, reads=_READS)[1])
     assert turn.prediction.top is not None
-    kept = (batch, length, min(turn.prediction.top.ids.shape[-1], ALTERNATIVES))
+    kept = (batch, length, turn.prediction.top.ids.shape[-1])
 
     def per_pass(told: Any) -> Any:
         shapes = jax.eval_shape(_pack, told)
@@ -130,9 +130,9 @@ def _write(trace: Trace, turn: Turn, before: DecodeState, after: DecodeState) ->
     return Trace(
         confidence=trace.confidence.at[at_pass].set(jnp.exp(turn.prediction.log_confidence), mode="drop"),
         guess=trace.guess.at[at_pass].set(turn.prediction.token, mode="drop"),
-        alternatives=trace.alternatives.at[at_position].set(top.ids[..., :ALTERNATIVES], mode="drop"),
+        alternatives=trace.alternatives.at[at_position].set(top.ids, mode="drop"),
         alternative_confidence=trace.alternative_confidence.at[at_position].set(
-            jnp.exp(top.log_p[..., :ALTERNATIVES]), mode="drop"
+            jnp.exp(top.log_p), mode="drop"
         ),
         block_starts=trace.block_starts.at[at_block].set(turn.start, mode="drop"),
         block_passes=trace.block_passes.at[at_block].set(after.nfe, mode="drop"),

@@ -102,6 +102,7 @@ def test_every_command_has_help_with_examples(depcap, command):
             "--seed must be an integer in [0, 4294967295]",
         ),
         (["generate", "Hello!", "--top-p", "0.5"], "--temperature"),
+        (["eval", "--top-k", "5", "--limit", "1"], "--temperature"),
         (["generate", "Hello!", "--model", "[/x]"], "[/x]"),
         (["trace", "Hello!", "-o", "tests"], "tests is a folder"),
         (["table", "--recipes", "factor", "depcap"], "factor"),

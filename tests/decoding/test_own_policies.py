@@ -59,7 +59,10 @@ class Patient:
         memory = memory.at[rows, jnp.where(candidates, position, memory.shape[1])].set(
             prediction.token, mode="drop"
         )
-        margin = prediction.top.log_p[..., 0] - prediction.top.log_p[..., 1]
+        best, second = jnp.moveaxis(
+            prediction.top.log_p, -1, 0
+        )  # just what it reads, also while it is traced
+        margin = best - second
         likely = (prediction.pairs > -4.0) & candidates[:, :, None] & candidates[:, None, :]
         return stable, memory, {"margin": margin, "likely": likely}
 
