@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 import depcap_jax as dc
-from depcap_jax.decoding.generate import _as_data, _generate
+from depcap_jax.decoding.generate import _generate, as_data
 from depcap_jax.inspect.overhead import BENCH_CONFIG
 
 LLADA_8B = dataclasses.replace(
@@ -51,7 +51,7 @@ def main() -> None:
     for name in chosen.recipes:
         for cache in chosen.caches:
             decoder = dc.recipe(name, cache=cache, gen_length=chosen.gen_length)
-            data = jax.eval_shape(lambda decoder=decoder: _as_data(decoder))
+            data = jax.eval_shape(lambda decoder=decoder: as_data(decoder))
             begin = time.process_time()
             lowered = _generate.lower(model, ids, lengths, data, None, trace=False)
             traced = time.process_time()

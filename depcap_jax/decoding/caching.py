@@ -64,7 +64,7 @@ class Cache(Protocol):
     def __call__(
         self, model: DiffusionLM, state: DecodeState, sizes: Sizes, rows: Rows, memory: Any
     ) -> tuple[Pass, Any, Any]:
-        """One forward pass over some of the rows; the new memory; and what a trace records.
+        """One forward pass over some of the rows; the new memory; and its info, as a partition's.
 
         Args:
           model: what to run.

@@ -57,7 +57,7 @@ def generate(
     lengths = _as_integers("prompt_lengths", lengths, 1, batch)
     _check_prompts(model, prompt_ids, lengths, config.gen_length)
     keys = row_keys(key, batch, config)
-    return _generate(model, prompt_ids, lengths, _as_data(config), keys, trace)
+    return _generate(model, prompt_ids, lengths, as_data(config), keys, trace)
 
 
 def generate_canvas(
@@ -90,11 +90,12 @@ def generate_canvas(
     """
     config = _checked(config)
     tokens = _as_integers("tokens", tokens, 2)
+    open = open if isinstance(open, jax.Array) else np.asarray(open)
     if open.shape != tokens.shape or open.dtype != bool:
         raise ValueError(f"open must be bool {list(tokens.shape)}, got {open.dtype} {list(open.shape)}")
     lengths = _as_integers("lengths", lengths, 1, len(tokens))
     keys = row_keys(key, len(tokens), config)
-    return _generate_canvas(model, tokens, open, lengths, _as_data(config), keys, trace)
+    return _generate_canvas(model, tokens, open, lengths, as_data(config), keys, trace)
 
 
 def prepare(
@@ -111,7 +112,7 @@ def prepare(
     # Rows with a bad length never come alive, so the loop ends before its first pass.
     nobody, prompts = np.full(batch, -1, np.int32), np.zeros((batch, width), np.int32)
     keys = row_keys(key, batch, config)
-    jax.block_until_ready(_generate(model, prompts, nobody, _as_data(config), keys, trace))
+    jax.block_until_ready(_generate(model, prompts, nobody, as_data(config), keys, trace))
 
 
 def start(
@@ -151,13 +152,14 @@ def _begin(
     key: jax.Array | None,
     good: jax.Array,
 ) -> DecodeState:
-    """The state of a canvas; rows that are not `good` [B], or hold ids that are none, have a status."""
+    """The state of a canvas; rows that are not `good` [B], or hold invalid ids, have a status."""
     known = (tokens >= 0) & (tokens < model.config.vocab_size)
     position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     good &= jnp.all(known | open_ | (position >= lengths[:, None]), axis=1)
     state = init_state(model, jnp.where(known, tokens, 0), open_, lengths, config, key=key)
     good &= state.answer_end - state.answer_start <= config.gen_length
-    return dataclasses.replace(state, status=jnp.where(good, int(Status.OK), int(Status.BAD_PROMPT)))
+    status = jnp.where(good, int(Status.OK), int(Status.BAD_PROMPT)).astype(jnp.int32)
+    return dataclasses.replace(state, status=status)
 
 
 def _run(model: DiffusionLM, state: DecodeState, config: DecodeConfig, trace: bool) -> DecodeResult:
@@ -229,12 +231,14 @@ def _checked(config: DecodeConfig | None) -> DecodeConfig:
     return config
 
 
-def _as_data(config: DecodeConfig) -> DecodeConfig:
+def as_data(config: DecodeConfig) -> DecodeConfig:
     """The same decoder with its numbers as arrays, so that all their values share one program."""
 
     def convert(leaf: Any) -> Any:
-        integer = jnp.issubdtype(jnp.result_type(leaf), jnp.integer)
-        return jnp.asarray(leaf, jnp.int32 if integer else jnp.float32)
+        given = jnp.result_type(leaf)
+        if jnp.issubdtype(given, jnp.bool_):
+            return jnp.asarray(leaf)
+        return jnp.asarray(leaf, jnp.int32 if jnp.issubdtype(given, jnp.integer) else jnp.float32)
 
     return jax.tree.map(convert, config)
 
@@ -244,8 +248,11 @@ def _as_integers(name: str, value: Ids, rank: int, *shape: int) -> Ids:
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(f"{name} must hold integers, got {array.dtype}")
     if array.ndim != rank or (shape and array.shape != shape):
-        expected = list(shape) or ["B", "P"]
+        expected = list(shape) or ["B", "T" if name == "tokens" else "P"]
         raise ValueError(f"{name} must have shape {_shown(expected)}, got {_shown(array.shape)}")
+    if isinstance(array, np.ndarray):
+        for wrong in array[array != array.astype(np.int32)][:1]:
+            raise ValueError(f"{name} holds {wrong}, which 32 bits do not")
     return array.astype(np.int32)
 
 

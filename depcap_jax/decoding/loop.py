@@ -49,7 +49,7 @@ class Turn(NamedTuple):
     taken: jax.Array
     """[B, L] bool: what was committed."""
     partition: Any
-    """What the partition tells; zeros where no row asked it."""
+    """What the partition tells; zeros for rows that did not ask."""
     select: Any
     """What the selection tells."""
     cache: Any
@@ -75,7 +75,12 @@ def init_state(
       lengths: [B] int32 positions from here on are padding.
       config: how to decode.
       key: [B] keys, one per row, or None without sampling.
+
+    Raises:
+      ValueError: if the decoder samples and there is no key.
     """
+    if config.sampling is not None and key is None:
+        raise ValueError("sampling needs a key for each row, such as jax.random.split(jax.random.key(0), B)")
     chex.assert_rank([tokens, lengths], [2, 1])
     chex.assert_equal_shape([tokens, open_])
     chex.assert_equal_shape_prefix([tokens, lengths], 1)
@@ -137,7 +142,7 @@ def decode_step(
     moves = live if _slides(config) else at_start
     state = dataclasses.replace(state, block_start=jnp.where(moves, first, state.block_start))
     sizes = config.sizes
-    passed, memory, told = config.cache(model, state, sizes, Rows(live, at_start), state.cache)
+    passed, memory, cache_info = config.cache(model, state, sizes, Rows(live, at_start), state.cache)
     state = dataclasses.replace(state, cache=memory)
 
     asked = moves & passed.active
@@ -147,7 +152,7 @@ def decode_step(
     near, watched, ahead = read_head(
         model, passed.hidden, position, glance, sampling=config.sampling, draw=draw
     )
-    block_end, partition, cut = _cut(state, config, passed, asked, ahead)
+    block_end, partition, partition_info = _choose_lengths(state, config, passed, asked, ahead)
 
     longest = sizes.longest
     block, watched = jax.tree.map(lambda leaf: leaf[:, :longest], (near, watched))
@@ -157,9 +162,11 @@ def decode_step(
         widest = jnp.max(jnp.where(passed.active, block_end - state.block_start, 0))
         block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, widest))
     start = state.block_start - state.answer_start
-    take, select, chosen = config.select(block, candidates, start, state.select)
+    take, select, select_info = config.select(block, candidates, start, state.select)
     chex.assert_shape(take, candidates.shape)
-    log_c = jnp.where(candidates, block.log_confidence, -jnp.inf)
+    # A candidate of probability 0 still comes before what is no candidate.
+    least = jnp.finfo(jnp.float32).min
+    log_c = jnp.where(candidates, jnp.maximum(block.log_confidence, least), -jnp.inf)
     best = jnp.arange(longest, dtype=jnp.int32)[None] == numerics.argmax(log_c)[:, None]
     finite = jnp.all(jnp.isfinite(block.summary.peak) | ~candidates, axis=1)
     take = candidates & (take | best) & finite[:, None]
@@ -172,7 +179,8 @@ def decode_step(
         status=jnp.where(finite, state.status, int(Status.NON_FINITE)),
     )
     read = jnp.full_like(start, glance.reach)
-    turn = Turn(passed.active, asked, start, read, watched, candidates, take, cut, chosen, told)
+    infos = (partition_info, jax.tree.map(jnp.asarray, select_info), jax.tree.map(jnp.asarray, cache_info))
+    turn = Turn(passed.active, asked, start, read, watched, candidates, take, *infos)
     return _commit(state, turn), turn
 
 
@@ -197,7 +205,7 @@ def finish(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Deco
     index = jnp.arange(gen_length, dtype=jnp.int32)[None]
     hidden = still_open | (index >= answer[:, None])
     if config.stop_at_eos:
-        hidden |= index > visible[:, None]
+        hidden |= (index > visible[:, None]) & (commit_step > 0)  # what was given stays
     return DecodeResult(
         tokens=jnp.where(hidden, pad, tokens),
         lengths=visible,
@@ -217,7 +225,7 @@ def _plan_reading(
     state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, reads: Reads | None
 ) -> Glance:
     """No more positions than some row looks at: its block, or the window ahead if it asks the partition."""
-    reach = jnp.where(asked, state.answer_end, state.block_end) - state.block_start
+    reach = jnp.where(asked, passed.end, state.block_end) - state.block_start
     select = getattr(config.select, "reads", Reads())
     return Glance(
         ahead=jnp.any(asked),
@@ -228,26 +236,32 @@ def _plan_reading(
     )
 
 
-def _cut(
+def _choose_lengths(
     state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, ahead: Prediction
 ) -> tuple[jax.Array, Any, Any]:
     """The blocks' ends [B], the partition's memory, and what it tells: new for the rows that asked."""
     window = config.partition.lengths(config.gen_length).window
     ahead = jax.tree.map(lambda leaf: leaf[:, :window], ahead)
-    remaining = jnp.maximum(state.answer_end - state.block_start, 1)
+    remaining = jnp.maximum(passed.end - state.block_start, 1)
 
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start
-        length, memory, told = config.partition(ahead, start, remaining, state.partition)
+        length, memory, info = config.partition(ahead, start, remaining, state.partition)
         chex.assert_shape(length, remaining.shape)
-        # Whatever a policy says, a block has a position, so that the loop ends; and no stale one.
-        end = state.block_start + jnp.clip(length.astype(jnp.int32), 1, remaining)
-        end = jnp.where(asked, jnp.minimum(end, passed.end), state.block_end)
-        return end, _where_rows(asked, memory, state.partition), told
+        # Whatever a policy says, a block has a position and no more than fit, so that the loop ends.
+        most = jnp.minimum(remaining, config.sizes.longest)
+        end = state.block_start + jnp.clip(length.astype(jnp.int32), 1, most)
+        info = jax.tree.map(jnp.asarray, info)
+        nothing = jax.tree.map(jnp.zeros_like, info)
+        return (
+            jnp.where(asked, end, state.block_end),
+            _where_rows(asked, memory, state.partition),
+            _where_rows(asked, info, nothing),
+        )
 
     def keep() -> tuple[jax.Array, Any, Any]:
-        told = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(ask)[2])
-        return state.block_end, state.partition, told
+        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(ask)[2])
+        return state.block_end, state.partition, info
 
     return lax.cond(jnp.any(asked), ask, keep)
 

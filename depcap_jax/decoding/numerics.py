@@ -139,7 +139,7 @@ def smooth(x: jax.Array, width: jax.Array) -> Exact:
     difference, and the sign of S hangs on it; so these sums are exact. (The mean's factor of 1/3 would
     cancel in `robust_scale`.)
     """
-    x = jnp.where(jnp.arange(x.shape[-1])[None] < width[:, None], x, 0.0)
+    x = jnp.where(jnp.arange(x.shape[-1], dtype=jnp.int32)[None] < width[:, None], x, 0.0)
     padded = jnp.pad(x, ((0, 0), (1, 1)))
     pair, lost = _two_sum(padded[:, :-2], x)
     total, lost_too = _two_sum(pair, padded[:, 2:])
@@ -148,7 +148,7 @@ def smooth(x: jax.Array, width: jax.Array) -> Exact:
 
 def robust_scale(x: Exact, width: jax.Array) -> jax.Array:
     """(x - median) / (q3 - q1) over the first `width` [B] entries of x [B, W]; all three are elements."""
-    inside = jnp.arange(x.high.shape[-1])[None] < width[:, None]
+    inside = jnp.arange(x.high.shape[-1], dtype=jnp.int32)[None] < width[:, None]
     ordered = Exact(*lax.sort((jnp.where(inside, x.high, jnp.inf), x.low), num_keys=2))
     last = jnp.maximum(width, 1)[:, None] - 1
 

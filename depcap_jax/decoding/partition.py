@@ -42,13 +42,16 @@ class Partition(Protocol):
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: Any
     ) -> tuple[jax.Array, Any, Any]:
-        """The next block's length [B] int32, in [1, remaining]; the new memory; and what a trace records.
+        """The next block's length [B] integer, in [1, min(remaining, longest)]; the new memory; and its info.
+
+        The info is what a trace records: any pytree of arrays that begin with the batch axis, or None.
 
         Args:
           prediction: of the window: the positions [start, start + W) of each row. Those at `remaining`
             and beyond mean nothing.
           start: [B] the window's first position, from the answer's start.
-          remaining: [B] positions from there to the end of the answer, at least 1.
+          remaining: [B] positions from there to the end of the answer, or of what the pass computed; at
+            least 1.
           memory: what the last call returned.
         """
         ...
@@ -107,7 +110,7 @@ class AdaBlocks:
         """Ends after the best delimiter, or at the default length."""
         delimiters = jnp.asarray(self.delimiter_ids, jnp.int32)[None, None]
         is_delimiter = jnp.any(prediction.token[..., None] == delimiters, axis=-1)
-        inside = jnp.arange(prediction.token.shape[-1])[None] < remaining[:, None]
+        inside = jnp.arange(prediction.token.shape[-1], dtype=jnp.int32)[None] < remaining[:, None]
         log_c = jnp.where(is_delimiter & inside, prediction.log_confidence, -jnp.inf)
         best, best_log_c = numerics.argmax(log_c), jnp.max(log_c, axis=-1)
         # A threshold of 0 must not trust what is absent.
@@ -179,7 +182,10 @@ class DepGABlocks:
         """The index of the first negative score, clipped."""
         assert prediction.top is not None
         signals = self._signals(prediction, start, remaining, memory)
-        inside = jnp.arange(signals.score.shape[-1])[None] < jnp.minimum(remaining, self.l_max)[:, None]
+        inside = (
+            jnp.arange(signals.score.shape[-1], dtype=jnp.int32)[None]
+            < jnp.minimum(remaining, self.l_max)[:, None]
+        )
         ends = (signals.score < 0) & (signals.uncertainty >= self.certainty_floor) & inside
         carried = jnp.where(jnp.any(ends, axis=-1), numerics.argmax(ends), remaining)
         length = jnp.where(memory.known, jnp.clip(carried, self.l_min, self.l_max), self.l_min)
@@ -199,7 +205,7 @@ class DepGABlocks:
         previous = jax.tree.map(lambda x: _shift(x, offset, prediction.token.shape[-1]), memory.ahead)
         influence = numerics.kl_divergence(prediction.top, previous)[:, :width]
         # Further ahead than the last start looked (a gap was jumped over): nothing is known of an influence.
-        reached = offset[:, None] + jnp.arange(width)[None] < memory.ahead.floor.shape[-1]
+        reached = offset[:, None] + jnp.arange(width, dtype=jnp.int32)[None] < memory.ahead.floor.shape[-1]
         influence = jnp.where(reached & memory.known[:, None], influence, 0.0)
         uncertainty = prediction.entropy[:, :width]
 
@@ -212,7 +218,7 @@ class DepGABlocks:
 
 def _shift(x: jax.Array, offset: jax.Array, width: int) -> jax.Array:
     """x [B, W, ...] at [offset, offset + width) of each row, clamped to the last entry."""
-    index = jnp.minimum(offset[:, None] + jnp.arange(width)[None], x.shape[1] - 1)
+    index = jnp.minimum(offset[:, None] + jnp.arange(width, dtype=jnp.int32)[None], x.shape[1] - 1)
     return jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
 
 

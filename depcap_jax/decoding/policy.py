@@ -35,6 +35,7 @@ class Setting(NamedTuple):
     low: float | None
     high: float | None
     doc: str
+    static: bool
 
     def check(self, value: Any) -> None:
         """Raises ValueError, with the name, the value and what is allowed, unless the value is allowed."""
@@ -44,13 +45,13 @@ class Setting(NamedTuple):
             if not isinstance(value, bool):
                 raise ValueError(f"{self.name} must be True or False, got {value!r}")
         elif self.kind is tuple:
-            if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+            if not isinstance(value, (tuple, list)):
                 raise ValueError(f"{self.name} must be a tuple of integers, got {value!r}")
             if not value:
                 raise ValueError(f"{self.name} must hold at least one integer, got ()")
             for item in value:
                 check_integer(self.name, item, self.low, self.high)
-        elif self.kind is int and not isinstance(value, jax.Array):
+        elif self.kind is int and (self.static or not isinstance(value, jax.Array)):
             check_integer(self.name, value, self.low, self.high)
         else:
             check_number(self.name, value, self.low, self.high)
@@ -84,7 +85,7 @@ def setting(
     """
     kind = type(default) if kind is None else kind
     static = kind is not float if static is None else static
-    declared = {"kind": kind, "low": low, "high": high, "doc": doc}
+    declared = {"kind": kind, "low": low, "high": high, "doc": doc, "static": static}
     return dataclasses.field(default=default, metadata={"static": static, "setting": declared})
 
 
@@ -95,7 +96,7 @@ def policy(cls: _Class) -> _Class:
     Settings are checked when a person makes an instance, and then the class's own `__post_init__` runs;
     neither happens when JAX rebuilds one around tracers or placeholders.
     """
-    own_check = cls.__dict__.get("__post_init__")
+    own_check = getattr(cls, "__post_init__", None)
 
     def __post_init__(self: Any) -> None:  # noqa: N807 (it becomes the method of that name)
         for declared in settings_of(cls):

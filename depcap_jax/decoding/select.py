@@ -28,7 +28,7 @@ class Select(Protocol):
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: Any
     ) -> tuple[jax.Array, Any, Any]:
-        """Which of the candidates to commit [B, L] bool; the new memory; and what a trace records.
+        """Which of the candidates to commit [B, L] bool; the new memory; and its info, as a partition's.
 
         Args:
           prediction: of the L positions from each block's start, L being the longest block.
@@ -140,12 +140,12 @@ class ConflictFree:
 def precedes(log_confidence: jax.Array) -> jax.Array:
     """[B, i, j]: j comes before i in the order of descending confidence, ties by position."""
     mine, other = log_confidence[:, :, None], log_confidence[:, None, :]
-    index = jnp.arange(log_confidence.shape[-1])
+    index = jnp.arange(log_confidence.shape[-1], dtype=jnp.int32)
     return (other > mine) | ((other == mine) & (index[None, None, :] < index[None, :, None]))
 
 
 def greedy_independent_set(conflict: jax.Array, log_confidence: jax.Array, pool: jax.Array) -> jax.Array:
-    """The set that picking from `pool` [B, W] one by one, most confident first, would give.
+    """The set that picking from `pool` [B, L] one by one, most confident first, would give.
 
     That set is unique, so it is found in a few parallel rounds: each takes every remaining position
     that no remaining conflicting neighbour precedes, and removes what conflicts with them.

@@ -27,7 +27,7 @@ class Status(enum.IntEnum):
             Status.NON_FINITE: "the model gave logits that are not finite (NaN or infinite) and the row "
             "was ended there. Check the checkpoint, or decode in float32 or bfloat16 instead of float16",
             Status.BAD_PROMPT: "the prompt holds an id outside the vocabulary, its length is outside "
-            "[0, prompt_ids.shape[1]], or with its answer it exceeds the context; nothing was decoded",
+            "[0, prompt_ids.shape[1]], or the answer exceeds the context or gen_length; nothing was decoded",
         }[self]
 
 
@@ -48,7 +48,7 @@ class DecodeState:
     block_start: jax.Array
     """[B] int32: where the current block begins."""
     block_end: jax.Array
-    """[B] int32: where it ends (exclusive); at or before `block_start` until the first block is chosen."""
+    """[B] int32: where it ends (exclusive); at or before `block_start` while a block is not chosen yet."""
     partition: Any
     """The partition's memory."""
     select: Any

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from depcap_jax.decoding.generate import row_keys, start
+from depcap_jax.decoding.generate import as_data, row_keys, start
 from depcap_jax.decoding.loop import decode_step, is_live
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
@@ -53,18 +53,19 @@ def stream(
 
     Raises:
       ValueError: if the decoder samples and there is no key.
-      DecodeError: if the row does not end well; what was decoded until then has been told.
+      DecodeError: if the row does not end well; what was decoded until then has been yielded.
     """
-    keys = row_keys(key, 1, config)
-    state, live = _begin(model, jnp.asarray(prompt_ids)[None], jnp.array([prompt_length]), config, keys)
+    keys, config = row_keys(key, 1, config), as_data(config)
+    ids, lengths = jnp.asarray(prompt_ids, jnp.int32)[None], jnp.array([prompt_length], jnp.int32)
+    state, live = _begin(model, ids, lengths, config, keys)
     confidence, status = np.full(config.gen_length, np.nan, np.float32), int(state.status[0])
     while bool(live):
         state, news = _turn(model, state, config)
-        told = jax.device_get(news)  # all that is read of a turn comes at once
-        confidence = np.where(told.commit_step == told.nfe, told.confidence, confidence)
-        live, status = told.live, int(told.status)
-        block = (int(told.block_start), int(told.block_end))
-        yield Snapshot(told.tokens, told.commit_step, confidence, block, int(told.nfe))
+        news = jax.device_get(news)  # all that is read of a turn comes at once
+        confidence = np.where(news.commit_step == news.nfe, news.confidence, confidence)
+        live, status = news.live, int(news.status)
+        block = (int(news.block_start), int(news.block_end))
+        yield Snapshot(news.tokens, news.commit_step, confidence, block, int(news.nfe))
     if status != Status.OK:
         raise DecodeError(Status(status).message)
 

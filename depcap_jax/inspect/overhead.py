@@ -124,12 +124,14 @@ def _bare_pass(model: Any, tokens: jax.Array, kv: Any, shape: Shape) -> tuple[ja
         first = jnp.full(tokens.shape[0], tokens.shape[1] - size)
         hidden, kv = model.hidden(tokens[:, :size], valid=valid, start=first, cache=kv)
 
+    size = min(shape.tile, hidden.shape[1])
+
     def tile(index: jax.Array, peak: jax.Array) -> jax.Array:
-        begin = jnp.minimum(index * shape.tile, hidden.shape[1] - shape.tile)
-        part = lax.dynamic_slice_in_dim(hidden, begin, shape.tile, axis=1)
+        begin = jnp.minimum(index * size, hidden.shape[1] - size)
+        part = lax.dynamic_slice_in_dim(hidden, begin, size, axis=1)
         return jnp.maximum(peak, jnp.max(model.logits(part), axis=-1))
 
-    return lax.fori_loop(0, shape.tiles, tile, jnp.zeros((len(tokens), shape.tile), jnp.float32)), kv
+    return lax.fori_loop(0, shape.tiles, tile, jnp.zeros((len(tokens), size), jnp.float32)), kv
 
 
 def measure(

@@ -97,9 +97,9 @@ class Replay:
 
     def pairs(self, step: int) -> dict[str, np.ndarray]:
         """The pairs i < j of positions [E, 2] that the selection flagged at a pass, by name."""
-        start = self.block_at(step).start
+        block = self.block_at(step)
         return {
-            name: start + np.argwhere(np.triu(told[step - 1], 1))
+            name: block.start + np.argwhere(np.triu(told[step - 1, : block.size, : block.size], 1))
             for name, told in self.select.items()
             if told.ndim == 3 and told.dtype == bool
         }

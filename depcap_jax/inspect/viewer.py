@@ -55,7 +55,7 @@ def page(
     if names is None:
         names = ["decode"] if len(results) == 1 else [f"decode {n}" for n in range(1, len(results) + 1)]
     if isinstance(names, str) or len(names) != len(results):
-        raise ValueError(f"names must have one name a result ({len(results)} of them), got {names!r}")
+        raise ValueError(f"names must have one name per result ({len(results)} of them), got {names!r}")
     runs = [
         _run(replay(result, row), str(name), tokenizer) for result, name in zip(results, names, strict=True)
     ]
@@ -119,19 +119,20 @@ def _run(seen: Replay, name: str, tokenizer: PreTrainedTokenizerBase | None) -> 
         ],
         "blocks": [_block(seen, block) for block in seen.blocks],
         "passes": [_pass(seen, step) for step in range(1, seen.nfe + 1)],
+        "given": np.flatnonzero(~(seen.guess[:, :reach] >= 0).any(axis=0)).tolist(),
         "guesses": guesses,
         "guess_bytes": size,
     }
 
 
 def _pack(seen: Replay, index: dict[int, int]) -> tuple[str, int]:
-    """Each pass's candidates in order, a token's number and its confidence in a byte; and bytes a number."""
+    """Each pass's candidates in order: a token's number, its confidence in a byte; and bytes per number."""
     size = 2 if len(index) <= 2**16 else 4
     record = np.dtype([("token", f"<u{size}"), ("confidence", "u1")])
     there = seen.guess >= 0  # pass by pass, positions ascending: the order in which the page asks
     packed = np.empty(int(there.sum()), record)
     packed["token"] = [index[token] for token in seen.guess[there].tolist()]
-    packed["confidence"] = np.round(255 * seen.confidence[there])
+    packed["confidence"] = np.round(255 * np.nan_to_num(seen.confidence[there]))
     return base64.b64encode(packed.tobytes()).decode(), size
 
 
@@ -154,5 +155,7 @@ def _numbers(x: np.ndarray) -> list[float | None]:
 
 
 def _number(value: float) -> float | None:
-    """Four digits are more than a screen shows; what is not finite is null."""
+    """Four digits are more than a screen shows; integers are whole; what is not finite is null."""
+    if isinstance(value, int):
+        return value
     return float(f"{value:.4g}") if np.isfinite(value) else None

@@ -85,7 +85,7 @@ class Transformer(nnx.Module):
         first = jnp.zeros(batch, jnp.int32) if start is None else start
         chex.assert_shape([input_ids, write], (batch, length))
         chex.assert_shape([valid, first], [(batch, None), (batch,)])
-        rotation = Rotation.at(first[:, None] + jnp.arange(length)[None, :], self.config)
+        rotation = Rotation.at(first[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :], self.config)
         queries = Queries(rotation, valid, start, write)
         x = self.embed[...][input_ids]
         layer_caches: Sequence[LayerCache | None] = cache or [None] * self.config.num_layers

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 from small_models import small_model
 
@@ -32,6 +36,21 @@ def test_gaps_are_filled_and_the_rest_stays():
     np.testing.assert_array_equal(np.asarray(result.tokens[0, :12])[kept], TOKENS[0, 6:18][kept])
     np.testing.assert_array_equal(np.asarray(result.commit_step[0, :12]) > 0, ~kept)
     assert result.nfe.tolist()[2] == 0
+
+
+def test_an_end_of_text_in_a_gap_overwrites_nothing():
+    """It ends the row, as asked; what was given behind it stays."""
+    model = small_model("llada")
+    loud: Any = jax.tree.map(lambda leaf: leaf, model)
+    loud.head[...] = jnp.zeros_like(loud.head[...]).at[:, model.config.eos_token_ids[0]].set(1.0)
+    open_ = np.zeros(TOKENS.shape, bool)
+    open_[:, 5] = open_[:, 12] = True
+    config = dc.recipe("confidence", **{**SIZES, "stop_at_eos": True})
+    result = dc.generate_canvas(loud, TOKENS, open_, np.full(3, 28), config=config)
+    for row in range(3):
+        if int(result.tokens[row, 0]) == model.config.eos_token_ids[0]:
+            np.testing.assert_array_equal(result.tokens[row, 1:7], TOKENS[row, 6:12])
+    assert model.config.eos_token_ids[0] in np.asarray(result.tokens[:, 0])
 
 
 def test_a_span_that_is_too_long_or_an_id_that_is_none_has_a_status():

@@ -162,13 +162,45 @@ def test_a_partition_may_be_asked_on_every_turn(cache):
 
 
 @dc.policy
-class Reckless:
-    """Against its contract: lengths of 0 and beyond the end."""
+class ByGuess:
+    """A window that slides and whose reach hangs on the model's guesses ahead."""
 
+    slides = True
+
+    def lengths(self, gen_length: int) -> dc.Lengths:
+        return dc.Lengths(1, gen_length, gen_length)
+
+    def init(self, batch: int, gen_length: int) -> None:
+        return None
+
+    def __call__(self, prediction, start, remaining, memory):
+        inside = jnp.arange(prediction.token.shape[1])[None] < remaining[:, None]
+        return 3 + jnp.sum(jnp.where(inside, prediction.token, 0), axis=1) % 7, None, None
+
+
+def test_a_sliding_window_sees_nothing_of_its_neighbours_in_a_cached_pass():
+    """Rows in different blocks, refreshing at different turns, against each of them alone."""
+    cache = dc.DualCache(quorum=0.0, refresh_every=3)
+    select = dc.ConfidenceThreshold(threshold=0.3)
+    config = dc.DecodeConfig(partition=ByGuess(), select=select, cache=cache, **FIXED)
+    model = small_model("dream")
+    together = dc.generate(model, PROMPTS, LENGTHS, config=config)
+    assert (together.commit_step > 0).all()
+    for row in range(2):
+        alone = dc.generate(model, PROMPTS[row : row + 1], LENGTHS[row : row + 1], config=config)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
+        np.testing.assert_array_equal(alone.commit_step[0], together.commit_step[row])
+
+
+@dc.policy
+class Reckless:
+    """Against its contract: lengths of 0 and beyond the longest."""
+
+    longest: int = dc.setting(default=4, low=1, doc="what it declares")
     length: int | jax.Array = dc.setting(default=0, static=False, doc="what it answers")
 
     def lengths(self, gen_length: int) -> dc.Lengths:
-        return dc.Lengths(1, gen_length, 1)
+        return dc.Lengths(1, self.longest, 1)
 
     def init(self, batch: int, gen_length: int) -> None:
         return None
@@ -182,7 +214,7 @@ def test_the_loop_ends_whatever_a_policy_says(length):
     config = dc.DecodeConfig(partition=Reckless(length=length), select=dc.TopOne(), **FIXED)
     done = dc.generate(small_model("llada"), PROMPTS, LENGTHS, config=config)
     assert done.nfe.tolist() == [GEN_LENGTH] * 2
-    assert int(done.block_sizes[0, 0]) == (GEN_LENGTH if length > 0 else 1)
+    assert int(done.block_sizes[0, 0]) == (4 if length > 0 else 1)
 
 
 def test_a_policy_is_not_its_class():

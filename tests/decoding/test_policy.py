@@ -91,6 +91,7 @@ def test_policies_are_keyword_only():
         ({"share": float("nan")}, r"share must be a number in \[0, 1\], got nan"),
         ({"count": 0}, "count must be an integer of at least 1, got 0"),
         ({"count": 2.5}, "count must be an integer of at least 1, got 2.5"),
+        ({"count": jnp.int32(3)}, "count must be an integer of at least 1"),
         ({"count": True}, "count must be an integer of at least 1, got True"),
         ({"count": 13}, "count must not be 13"),
         ({"flag": 1}, "flag must be True or False, got 1"),
@@ -104,6 +105,18 @@ def test_policies_are_keyword_only():
 def test_wrong_values_die_when_a_policy_is_made(settings, message):
     with pytest.raises(ValueError, match=message):
         Example(**settings)
+
+
+def test_a_subclass_keeps_its_parents_checks():
+    @dc.policy
+    class Mine(dc.DepGABlocks):
+        bonus: int = dc.setting(default=0, low=0, doc="something more")
+
+    assert Mine(bonus=3).l_max == 128
+    with pytest.raises(ValueError, match="l_max must be an integer of at least 16, got 8"):
+        Mine(l_min=16, l_max=8)
+    with pytest.raises(ValueError, match="bonus must be an integer of at least 0, got -1"):
+        Mine(bonus=-1)
 
 
 def test_numbers_of_kind_float_are_data_and_the_rest_is_static():

@@ -104,8 +104,10 @@ def _inside_a_block(cache: str, canvas: int) -> tuple[Any, Any]:
 
 @pytest.mark.compiler
 def test_a_cached_step_costs_the_layers_and_the_head_on_its_bucket(medium):
-    """Operations of the narrowest pass and of one tile of the head, as the compiler counts them."""
+    """Operations of the narrowest pass, of a tile of the head, its choice and its commit, as compiled."""
     from depcap_jax.decoding.caching import _span_pass, _Spans
+    from depcap_jax.decoding.loop import _commit
+    from depcap_jax.decoding.prediction import predict, read_pairs
 
     canvas = 384
     config, state_of = _inside_a_block("dual", canvas)
@@ -115,7 +117,14 @@ def test_a_cached_step_costs_the_layers_and_the_head_on_its_bucket(medium):
         yes = jnp.ones(1, bool)
         spans = _Spans(yes, ~yes, state.block_end, 256)
         hidden, kv = _span_pass(model, state, spans, kv, width=WIDTH)
-        return model.logits(hidden[:, :BLOCK_TILE]), kv
+        hidden, start = hidden[:, :BLOCK_TILE], state.block_start
+        position = start[:, None] + jnp.arange(BLOCK_TILE, dtype=jnp.int32)[None]
+        (block,) = predict(model, model.logits(hidden), position, dc.Reads())
+        block = block._replace(pairs=read_pairs(model, hidden, block, start[0] * 0 + BLOCK_TILE))
+        candidates = position < state.block_end[:, None]
+        take, _, info = config.select(block, candidates, start, None)
+        turn = dc.Turn(yes, ~yes, start, start, block, candidates, take, None, info, None)
+        return _commit(state, turn), kv
 
     compiled = jax.jit(step, donate_argnums=2).lower(medium, state, state.cache.kv).compile()
     d, kv, ff = CONFIG.width, CONFIG.num_kv_heads * CONFIG.head_dim, CONFIG.ff_width

@@ -100,6 +100,8 @@ def test_bad_prompts_inside_jit_have_a_status(model):
     [
         ([[1, 2], [3, 512]], None, "prompt_ids[1, 1] is 512; ids are in [0, 512)"),
         ([[1, -2]], None, "prompt_ids[0, 1] is -2"),
+        ([[1, 2**32 + 5]], None, "prompt_ids holds 4294967301, which 32 bits do not"),
+        ([[1, 2]], [2**32 + 1], "prompt_lengths holds 4294967297, which 32 bits do not"),
         ([1, 2], None, "prompt_ids must have shape [B, P], got [2]"),
         ([[1.0, 2.0]], None, "prompt_ids must hold integers, got float64"),
         ([[1, 2]], [3], "prompt_lengths[0] is 3; prompt_ids has 2 columns"),
@@ -145,3 +147,21 @@ def test_tiny_answers(model):
         result = dc.generate(model, np.array([[4, 5]]), config=config)
         assert result.lengths[0] == gen_length
         assert int(result.block_sizes.sum()) == gen_length
+
+
+@pytest.mark.parametrize("name", ["depcap", "adablock"])
+def test_integers_of_64_bits_change_nothing(model, name):
+    own = {"delimiter_ids": (5,)} if name == "adablock" else {"l_min": 4, "l_max": 8}
+    config = dc.recipe(name, cache="dual", gen_length=16, stop_at_eos=False, **own)
+    expected = dc.generate(model, np.array([[4, 5]]), config=config)
+    with jax.enable_x64(True):
+        result = dc.generate(model, np.array([[4, 5]]), config=config)
+    for field in ("tokens", "lengths", "nfe", "block_sizes", "commit_step", "status"):
+        np.testing.assert_array_equal(getattr(result, field), getattr(expected, field))
+        assert getattr(result, field).dtype == np.int32, field
+
+
+def test_the_public_loop_also_wants_a_key_to_sample(model):
+    config = quick(temperature=1.0)
+    with pytest.raises(ValueError, match="sampling needs a key for each row"):
+        dc.start(model, jnp.zeros((1, 4), jnp.int32), jnp.array([4]), config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,11 +36,20 @@ def test_it_ends_with_the_tokens_of_generate(family):
 
 
 def test_the_host_is_read_once_per_turn(monkeypatch):
-    reads = []
-    get = jax.device_get
-    monkeypatch.setattr(jax, "device_get", lambda x: reads.append(x) or get(x))
+    """Every way in which a value of an array reaches the host is counted."""
+    kind, reads = type(jnp.zeros(1)), []
+    for way in ("__array__", "__int__", "__bool__", "__float__", "__index__"):
+        inner = getattr(kind, way)
+        count = lambda self, *a, way=way, inner=inner, **k: reads.append(way) or inner(self, *a, **k)  # noqa: E731
+        monkeypatch.setattr(kind, way, count)
+    batches, get = [], jax.device_get
+    monkeypatch.setattr(jax, "device_get", lambda x: batches.append(len(jax.tree.leaves(x))) or get(x))
     passes = len(list(dc.stream(small_model("llada"), PROMPT, 12, config=CONFIG)))
-    assert len(reads) == passes > 2
+    assert len(batches) == passes > 2
+    before_the_first_turn = {"__int__": 1, "__bool__": 1}
+    others = collections.Counter(way for way in reads if way != "__array__")
+    assert others <= collections.Counter(before_the_first_turn)
+    assert reads.count("__array__") <= sum(batches)
 
 
 def test_the_cache_is_not_copied():

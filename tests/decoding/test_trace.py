@@ -204,6 +204,17 @@ def test_a_row_is_recorded_the_same_alone(model, traced):
     one, among = replay(alone), replay(traced, 1)
     np.testing.assert_array_equal(one.guess, among.guess)
     np.testing.assert_allclose(one.confidence, among.confidence, rtol=1e-4)
+    np.testing.assert_array_equal(one.alternatives, among.alternatives)
+    np.testing.assert_allclose(one.alternative_confidence, among.alternative_confidence, rtol=1e-3, atol=1e-7)
+    np.testing.assert_array_equal(one.cache["refresh"], among.cache["refresh"])
+    np.testing.assert_array_equal(one.select["conflicts"], among.select["conflicts"])
+    for name in SIGNALS:
+        for mine, theirs in zip(one.blocks, among.blocks, strict=True):
+            pair = one.cut_by(mine)[name], among.cut_by(theirs)[name]
+            np.testing.assert_allclose(*pair, rtol=5e-3, atol=1e-4, err_msg=name)
+        unasked = [step for step in range(1, one.nfe + 1) if step not in {b.begun for b in one.blocks}]
+        assert unasked
+        assert not among.partition[name][[step - 1 for step in unasked]].any()
     assert [(b.start, b.size, b.begun) for b in one.blocks] == [
         (b.start, b.size, b.begun) for b in among.blocks
     ]

@@ -21,6 +21,8 @@ nbclient = pytest.importorskip("nbclient", reason="needs the extra notebook")
 pytest.importorskip("ipykernel", reason="needs the extra notebook")
 pytest.importorskip("matplotlib", reason="needs the extra notebook")
 
+pytestmark = pytest.mark.notebook
+
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = ["inside_depcap", "quickstart", "why_additive", "write_your_own_policy"]

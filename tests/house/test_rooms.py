@@ -82,7 +82,7 @@ print(sorted(heavy & set(sys.modules)))
 assert callable(dc.depcap) and dc.TextGenerator and dc.plots and dc.viewer
 print(sorted({"tqdm", "matplotlib"} & set(sys.modules)))
 dc.load
-print("orbax" in sys.modules)
+print(sorted({"orbax", "tensorstore"} & set(sys.modules)))
 assert set(dc.__all__) <= set(dir(dc))
 for name in dc.__all__:
     getattr(dc, name)
@@ -97,7 +97,7 @@ except AttributeError as error:
     assert run.stdout.splitlines() == [
         "[]",
         "['tqdm']",
-        "True",
+        "['tensorstore']",
         "module 'depcap_jax' has no attribute 'nothing'",
     ]
 

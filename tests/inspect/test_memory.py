@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from depcap_jax.decoding.generate import _as_data, _generate
+from depcap_jax.decoding.generate import _generate, as_data
 from depcap_jax.decoding.recipes import recipe
 from depcap_jax.inspect.memory import count_parameters, estimate
 from depcap_jax.inspect.overhead import BENCH_CONFIG
@@ -48,7 +48,7 @@ def test_the_estimate_is_near_the_compilers_plan(config, batch, prompt_length, g
     ids = jax.ShapeDtypeStruct((batch, prompt_length), jnp.int32)
     lengths = jax.ShapeDtypeStruct((batch,), jnp.int32)
     model = Transformer.abstract(config)
-    data = jax.eval_shape(lambda: _as_data(decoder))
+    data = jax.eval_shape(lambda: as_data(decoder))
     planned = _generate.lower(model, ids, lengths, data, None, trace=False).compile().memory_analysis()
     assert planned is not None
     small = 4 * batch * (prompt_length + 1) + 64
