@@ -1,4 +1,4 @@
-"""What the tests of the page share: two decoders on one prompt, and a tokenizer full of markup."""
+"""What the tests of the page share: names and a prompt full of markup, and a traced decode."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from typing import Any
 
 import golden_runs
 import numpy as np
-import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 import depcap_jax as dc
 
@@ -17,26 +14,8 @@ PROMPT = f"what {EVIL} & 'why'?"
 NAMES = ["depcap", EVIL]
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A word an id for the golden model, every other one of them markup."""
-    words = [f"w{index}" if index % 2 else f"{index}{EVIL}" for index in range(512)]
-    words[509], words[7] = "<eos>", "\n"
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w1"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>")
-
-
 def traced(name: str, gen_length: int, prompt_length: int, **settings: Any) -> dc.DecodeResult:
     config = dc.recipe(name, gen_length=gen_length, stop_at_eos=False, **settings)
     ids = np.random.default_rng(7).integers(0, 500, (1, max(prompt_length, 1)))
     model = golden_runs.model("llada")
     return dc.generate(model, ids, np.array([prompt_length]), config=config, trace=True)
-
-
-@pytest.fixture(scope="module")
-def results() -> list[dc.DecodeResult]:
-    """Two decoders on one prompt."""
-    settings = {"l_min": 3, "l_max": 8, "tau_low": 0.1, "tau_high": 0.5, "gamma": -9.0}
-    return [traced("depcap", 24, 12, **settings), traced("vanilla", 24, 12, block_length=12)]

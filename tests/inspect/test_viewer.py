@@ -14,7 +14,7 @@ from typing import Any
 import golden_runs
 import numpy as np
 import pytest
-from pages import EVIL, NAMES, PROMPT, results, tokenizer  # noqa: F401 (fixtures)
+from pages import EVIL, NAMES, PROMPT
 
 from depcap_jax.cli.commands import depcap_trace as command
 from depcap_jax.inspect import viewer

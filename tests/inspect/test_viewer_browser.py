@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pages import EVIL, NAMES, PROMPT, results, tokenizer, traced  # noqa: F401 (fixtures)
+from pages import EVIL, NAMES, PROMPT, traced
 
 from depcap_jax.inspect import viewer
 from depcap_jax.inspect.replay import replay
