@@ -1,4 +1,4 @@
-"""The command `depcap`: one module a command, and here what they share when they begin and end.
+"""The command `depcap`: one module per command, and here what they share when they begin and end.
 
 A command's module has `SUMMARY`, `EXAMPLES`, `add_arguments(parser)` and `run(arguments)`. What `run` raises
 about its input becomes one line on standard error and exit status 2.

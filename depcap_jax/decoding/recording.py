@@ -79,13 +79,13 @@ def decode_traced(model: DiffusionLM, state: DecodeState, config: DecodeConfig) 
     lengths about 1.5 MB per row.
     """
 
-    def turn(carry: tuple[DecodeState, Trace]) -> tuple[DecodeState, Trace]:
+    def step(carry: tuple[DecodeState, Trace]) -> tuple[DecodeState, Trace]:
         before, trace = carry
-        after, told = decode_step(model, before, config, reads=_READS)
-        return after, _write(trace, told, before, after)
+        after, turn = decode_step(model, before, config, reads=_READS)
+        return after, _write(trace, turn, before, after)
 
     return lax.while_loop(
-        lambda carry: jnp.any(is_live(model, carry[0], config)), turn, (state, _empty(model, state, config))
+        lambda carry: jnp.any(is_live(model, carry[0], config)), step, (state, _empty(model, state, config))
     )
 
 
@@ -95,8 +95,8 @@ def _empty(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Trac
     assert turn.prediction.top is not None
     kept = (batch, length, turn.prediction.top.ids.shape[-1])
 
-    def per_pass(told: Any) -> Any:
-        shapes = jax.eval_shape(_pack, told)
+    def per_pass(info: Any) -> Any:
+        shapes = jax.eval_shape(_pack, info)
         return jax.tree.map(lambda leaf: jnp.zeros((batch, length, *leaf.shape[1:]), leaf.dtype), shapes)
 
     return Trace(
@@ -124,8 +124,8 @@ def _write(trace: Trace, turn: Turn, before: DecodeState, after: DecodeState) ->
     at_block = (row, jnp.where(turn.asked, before.num_blocks, trace.block_starts.shape[1]))
     top: Any = turn.prediction.top
 
-    def per_pass(old: Any, told: Any) -> Any:
-        return jax.tree.map(lambda o, n: o.at[row, step].set(n, mode="drop"), old, _pack(told))
+    def per_pass(old: Any, info: Any) -> Any:
+        return jax.tree.map(lambda o, n: o.at[row, step].set(n, mode="drop"), old, _pack(info))
 
     return Trace(
         confidence=trace.confidence.at[at_pass].set(jnp.exp(turn.prediction.log_confidence), mode="drop"),
@@ -142,7 +142,7 @@ def _write(trace: Trace, turn: Turn, before: DecodeState, after: DecodeState) ->
     )
 
 
-def _pack(told: Any) -> Any:
+def _pack(info: Any) -> Any:
     """Flags over more than one axis beside the batch become `PackedFlags`; the rest stays."""
 
     def pack(leaf: jax.Array) -> Any:
@@ -150,4 +150,4 @@ def _pack(told: Any) -> Any:
             return leaf
         return PackedFlags(jnp.packbits(leaf, axis=-1), leaf.shape[-1])
 
-    return jax.tree.map(pack, told)
+    return jax.tree.map(pack, info)

@@ -57,26 +57,26 @@ def decode_map(
       ValueError: if there is no trace, or no such row.
       ModuleNotFoundError: without matplotlib.
     """
-    seen = _decoded(result, row)
+    decode = _decoded(result, row)
     plt = _pyplot()
-    width, height = max(seen.reach, 1), seen.nfe
+    width, height = max(decode.reach, 1), decode.nfe
     figure, axes = plt.subplots(
         figsize=(min(max(5.0, 0.17 * width + 1.5), 16.0), min(max(2.2, 0.17 * height + 1.1), 12.0)),
         layout="constrained",
     )
-    shown = np.ma.masked_invalid(seen.confidence[:, :width])
+    shown = np.ma.masked_invalid(decode.confidence[:, :width])
     edges = (-0.5, width - 0.5, height + 0.5, 0.5)
     image = axes.imshow(shown, cmap="GnBu", vmin=0, vmax=1, aspect="auto", extent=edges, interpolation="none")
-    done = np.flatnonzero(seen.commit_step[:width])
+    done = np.flatnonzero(decode.commit_step[:width])
     dots = {"s": 14, "facecolor": "white", "edgecolor": _INK, "linewidths": 0.7}
-    axes.scatter(done, seen.commit_step[done], gid="commits", zorder=3, **dots)
-    for number, block in enumerate(seen.blocks):
-        last = _last_pass(seen, number)
-        corner = (block.start - 0.5, block.begun - 0.5)
-        size = (block.size, last - block.begun + 1)
+    axes.scatter(done, decode.commit_step[done], gid="commits", zorder=3, **dots)
+    for number, block in enumerate(decode.blocks):
+        last = _last_pass(decode, number)
+        corner = (block.start - 0.5, block.first_pass - 0.5)
+        size = (block.size, last - block.first_pass + 1)
         axes.add_patch(plt.Rectangle(corner, *size, fill=False, edgecolor=_INK, linewidth=1.0, gid="block"))
     axes.set_ylabel("forward pass")
-    _label_positions(axes, seen, tokenizer, 0, width)
+    _label_positions(axes, decode, tokenizer, 0, width)
     figure.colorbar(image, ax=axes, label="confidence", shrink=0.8, pad=0.01)
     return _finished(figure, axes)
 
@@ -98,14 +98,14 @@ def signals(
       ValueError: if there is no trace, row or block of that number, or the partition tells no such numbers.
       ModuleNotFoundError: without matplotlib.
     """
-    seen = _decoded(result, row)
-    check_integer("block", block, 0, len(seen.blocks) - 1)
-    cut = seen.blocks[block]
-    curves = seen.cut_by(cut)
+    decode = _decoded(result, row)
+    check_integer("block", block, 0, len(decode.blocks) - 1)
+    cut = decode.blocks[block]
+    curves = decode.partition_signals(cut)
     if not curves:
         raise ValueError("this partition tells no numbers of positions: there are no signals to draw")
     # The score's place is below also where it happens to be positive.
-    below = {name for name, told in seen.partition.items() if told.ndim == 2 and (told < 0).any()}
+    below = {name for name, told in decode.partition.items() if told.ndim == 2 and (told < 0).any()}
     groups = [[n for n in curves if n not in below], [n for n in curves if n in below]]
     groups = [names for names in groups if names]
     plt = _pyplot()
@@ -125,7 +125,7 @@ def signals(
         axes.axvspan(cut.start - 0.5, cut.end - 0.5, color=INFLUENCE, alpha=0.08, linewidth=0)
         axes.axvline(cut.end - 0.5, color=_INK, linestyle="--", linewidth=1, gid="boundary")
     panels[0, 0].set_title(f"block {block}: length {cut.size}", loc="left", fontsize=10)
-    _label_positions(panels[-1, 0], seen, tokenizer, cut.start, cut.start + width)
+    _label_positions(panels[-1, 0], decode, tokenizer, cut.start, cut.start + width)
     return _finished(figure, *panels[:, 0])
 
 
@@ -147,20 +147,20 @@ def conflicts(
       ValueError: if there is no trace, row or pass of that number, or the selection tells neither.
       ModuleNotFoundError: without matplotlib.
     """
-    seen = _decoded(result, row)
-    check_integer("step", step, 1, seen.nfe)
-    pairs, curves = seen.pairs(step), seen.chosen_by(step)
+    decode = _decoded(result, row)
+    check_integer("step", step, 1, decode.nfe)
+    pairs, curves = decode.pairs(step), decode.selection_signals(step)
     if not pairs and not curves:
         raise ValueError("this selection tells neither pairs nor numbers of positions: nothing to draw")
-    block = seen.block_at(step)
+    block = decode.block_at(step)
     plt = _pyplot()
     figure, (above, below) = plt.subplots(2, sharex=True, figsize=(8, 3.6), layout="constrained")
     _draw_arcs(above, pairs)
     for name, numbers in curves.items():
         above.plot(block.start + np.arange(len(numbers)), numbers, marker=".", label=name)
-    confidence = seen.confidence[step - 1]
+    confidence = decode.confidence[step - 1]
     candidates = np.flatnonzero(np.isfinite(confidence))
-    taken = seen.commit_step[candidates] == step
+    taken = decode.commit_step[candidates] == step
     below.vlines(candidates, 0, confidence[candidates], color=_FAINT, linewidth=1)
     for chosen, face, label in ((taken, INFLUENCE, "committed"), (~taken, "white", "left open")):
         marks = {"s": 26, "facecolor": face, "edgecolor": INFLUENCE, "label": label, "zorder": 3}
@@ -171,8 +171,8 @@ def conflicts(
     above.legend(handles=handles, ncols=len(handles), **look)
     told = ", ".join(f"{len(edges)} {name}" for name, edges in pairs.items())
     above.set_title(f"pass {step}{': ' if told else ''}{told}", loc="left", fontsize=10)
-    labels = spell(np.where(np.isfinite(confidence), seen.guess[step - 1], seen.tokens), tokenizer)
-    _label_positions(below, seen, tokenizer, block.start, block.end, labels)
+    labels = spell(np.where(np.isfinite(confidence), decode.guess[step - 1], decode.tokens), tokenizer)
+    _label_positions(below, decode, tokenizer, block.start, block.end, labels)
     return _finished(figure, above, below)
 
 
@@ -196,16 +196,16 @@ def progress(result: DecodeResult, row: int = 0) -> Figure:
       ValueError: if there is no trace, or no such row.
       ModuleNotFoundError: without matplotlib.
     """
-    seen = _decoded(result, row)
+    decode = _decoded(result, row)
     plt = _pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.6), layout="constrained", width_ratios=(2, 3))
-    left.bar(range(len(seen.blocks)), [block.size for block in seen.blocks], color=SCORE, width=0.7)
+    left.bar(range(len(decode.blocks)), [block.size for block in decode.blocks], color=SCORE, width=0.7)
     left.set(xlabel="block", ylabel="positions")
-    right.bar(range(1, seen.nfe + 1), seen.commits, color=INFLUENCE, width=0.7)
+    right.bar(range(1, decode.nfe + 1), decode.commits, color=INFLUENCE, width=0.7)
     right.set(xlabel="forward pass", ylabel="tokens committed")
-    mean = seen.commits.mean()
+    mean = decode.commits.mean()
     right.axhline(mean, color=_INK, linewidth=0.8, linestyle="--", gid="mean")
-    right.set_title(f"{seen.commits.sum()} tokens, {seen.nfe} passes: {mean:.2f} per pass", fontsize=10)
+    right.set_title(f"{decode.commits.sum()} tokens, {decode.nfe} passes: {mean:.2f} per pass", fontsize=10)
     for axes in (left, right):
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.yaxis.get_major_locator().set_params(integer=True)
@@ -223,21 +223,21 @@ def _pyplot() -> Any:
 
 
 def _decoded(result: DecodeResult, row: int) -> Replay:
-    seen = replay(result, row)
-    if seen.nfe == 0:
+    decode = replay(result, row)
+    if decode.nfe == 0:
         raise ValueError(f"row {row} was not decoded: it took no forward pass")
-    return seen
+    return decode
 
 
-def _last_pass(seen: Replay, number: int) -> int:
+def _last_pass(decode: Replay, number: int) -> int:
     """The last pass inside a block."""
-    following = seen.blocks[number + 1 : number + 2]
-    return following[0].begun - 1 if following else seen.nfe
+    following = decode.blocks[number + 1 : number + 2]
+    return following[0].first_pass - 1 if following else decode.nfe
 
 
 def _label_positions(
     axes: Axes,
-    seen: Replay,
+    decode: Replay,
     tokenizer: PreTrainedTokenizerBase | None,
     begin: int,
     end: int,
@@ -247,7 +247,7 @@ def _label_positions(
     if tokenizer is None or end - begin > _MOST_LABELS:
         axes.set_xlabel("position in the answer")
         return
-    texts = spell(seen.tokens, tokenizer) if texts is None else texts
+    texts = spell(decode.tokens, tokenizer) if texts is None else texts
     marks = dict.fromkeys(tokenizer.all_special_tokens, "∎")  # the end of the text, above all: a long word
     bare = [text.strip(" ") for text in texts[begin:end]]
     readable = [marks.get(text, text).replace("\n", "↵").replace("$", r"\$") or "·" for text in bare]

@@ -25,7 +25,7 @@ class Block:
     start: int
     """Its first position."""
     size: int
-    begun: int
+    first_pass: int
     """The pass, from 1, that opened it."""
 
     @property
@@ -82,16 +82,16 @@ class Replay:
 
     def block_at(self, step: int) -> Block:
         """The block that a pass worked on."""
-        return [block for block in self.blocks if block.begun <= step][-1]
+        return [block for block in self.blocks if block.first_pass <= step][-1]
 
-    def cut_by(self, block: Block) -> dict[str, np.ndarray]:
+    def partition_signals(self, block: Block) -> dict[str, np.ndarray]:
         """What the partition told of each position ahead when it cut a block: numbers, by name.
 
         They begin at the block's start and end with the answer, or where the partition stopped looking.
         """
-        return self._over_positions(self.partition, block.begun, len(self.tokens) - block.start)
+        return self._over_positions(self.partition, block.first_pass, len(self.tokens) - block.start)
 
-    def chosen_by(self, step: int) -> dict[str, np.ndarray]:
+    def selection_signals(self, step: int) -> dict[str, np.ndarray]:
         """What the selection told of each position of the block at a pass: numbers, by name."""
         return self._over_positions(self.select, step, self.block_at(step).size)
 

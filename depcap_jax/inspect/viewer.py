@@ -94,59 +94,59 @@ def show(*results: DecodeResult, height: int = 620, **settings: Any) -> Any:
     return HTML(f'<div><iframe srcdoc="{document}" height="{int(height)}" style="{style}"></iframe></div>')
 
 
-def _run(seen: Replay, name: str, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+def _run(decode: Replay, name: str, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
     """What the page needs to know of one decode, cut to the positions that a block covered."""
-    reach = seen.reach
-    alternatives, chances = seen.alternatives[:reach], seen.alternative_confidence[:reach]
-    used = np.unique(np.concatenate([seen.guess[seen.guess >= 0], alternatives[alternatives >= 0]]))
+    reach = decode.reach
+    alternatives, chances = decode.alternatives[:reach], decode.alternative_confidence[:reach]
+    used = np.unique(np.concatenate([decode.guess[decode.guess >= 0], alternatives[alternatives >= 0]]))
     index = {int(token): number for number, token in enumerate(used)}
     special = [] if tokenizer is None else tokenizer.all_special_ids
-    tokens = seen.tokens[:reach]
-    guesses, size = _pack(seen, index)
+    tokens = decode.tokens[:reach]
+    guesses, size = _pack(decode, index)
     return {
         "name": name,
-        "nfe": seen.nfe,
-        "untouched": len(seen.tokens) - reach,
+        "nfe": decode.nfe,
+        "untouched": len(decode.tokens) - reach,
         "table": [token_text(token, tokenizer) for token in index],
         "tokens": [index[token] if token >= 0 else -1 for token in tokens.tolist()],
         "pieces": spell(tokens, tokenizer),
         "special": np.flatnonzero(np.isin(tokens, special)).tolist(),
-        "steps": seen.commit_step[:reach].tolist(),
-        "conf": _numbers(seen.commit_confidence[:reach]),
+        "steps": decode.commit_step[:reach].tolist(),
+        "conf": _numbers(decode.commit_confidence[:reach]),
         "alternatives": [
             [[index[token], chance] for token, chance in zip(ids, _numbers(p), strict=True) if token >= 0]
             for ids, p in zip(alternatives.tolist(), chances, strict=True)
         ],
-        "blocks": [_block(seen, block) for block in seen.blocks],
-        "passes": [_pass(seen, step) for step in range(1, seen.nfe + 1)],
-        "given": np.flatnonzero(~(seen.guess[:, :reach] >= 0).any(axis=0)).tolist(),
+        "blocks": [_block(decode, block) for block in decode.blocks],
+        "passes": [_pass(decode, step) for step in range(1, decode.nfe + 1)],
+        "given": np.flatnonzero(~(decode.guess[:, :reach] >= 0).any(axis=0)).tolist(),
         "guesses": guesses,
         "guess_bytes": size,
     }
 
 
-def _pack(seen: Replay, index: dict[int, int]) -> tuple[str, int]:
+def _pack(decode: Replay, index: dict[int, int]) -> tuple[str, int]:
     """Each pass's candidates in order: a token's number, its confidence in a byte; and bytes per number."""
     size = 2 if len(index) <= 2**16 else 4
     record = np.dtype([("token", f"<u{size}"), ("confidence", "u1")])
-    there = seen.guess >= 0  # pass by pass, positions ascending: the order in which the page asks
+    there = decode.guess >= 0  # pass by pass, positions ascending: the order in which the page asks
     packed = np.empty(int(there.sum()), record)
-    packed["token"] = [index[token] for token in seen.guess[there].tolist()]
-    packed["confidence"] = np.round(255 * np.nan_to_num(seen.confidence[there]))
+    packed["token"] = [index[token] for token in decode.guess[there].tolist()]
+    packed["confidence"] = np.round(255 * np.nan_to_num(decode.confidence[there]))
     return base64.b64encode(packed.tobytes()).decode(), size
 
 
-def _block(seen: Replay, block: Block) -> dict[str, Any]:
-    curves = {name: _numbers(numbers) for name, numbers in seen.cut_by(block).items()}
-    return {"start": block.start, "size": block.size, "begun": block.begun, "curves": curves}
+def _block(decode: Replay, block: Block) -> dict[str, Any]:
+    curves = {name: _numbers(numbers) for name, numbers in decode.partition_signals(block).items()}
+    return {"start": block.start, "size": block.size, "first_pass": block.first_pass, "curves": curves}
 
 
-def _pass(seen: Replay, step: int) -> dict[str, Any]:
+def _pass(decode: Replay, step: int) -> dict[str, Any]:
     """What the policies told of a pass: pairs of positions, numbers of positions, single numbers."""
     return {
-        "pairs": {name: edges.ravel().tolist() for name, edges in seen.pairs(step).items()},
-        "numbers": {name: _numbers(numbers) for name, numbers in seen.chosen_by(step).items()},
-        "facts": {name: _number(value) for name, value in seen.facts(step).items()},
+        "pairs": {name: edges.ravel().tolist() for name, edges in decode.pairs(step).items()},
+        "numbers": {name: _numbers(numbers) for name, numbers in decode.selection_signals(step).items()},
+        "facts": {name: _number(value) for name, value in decode.facts(step).items()},
     }
 
 

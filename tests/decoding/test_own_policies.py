@@ -96,11 +96,11 @@ def test_what_they_tell_is_recorded_under_their_names(result):
     assert set(seen.partition) == {"entropy", "foggy"}
     assert set(seen.select) == {"likely", "margin"}
     for block in seen.blocks:
-        entropy = seen.cut_by(block)["entropy"]
+        entropy = seen.partition_signals(block)["entropy"]
         ends = np.flatnonzero(entropy > 5.0)
         assert block.size == min(max(ends[0] if len(ends) else 8, 1), 8, GEN_LENGTH - block.start)
-        assert seen.facts(block.begun)["foggy"] >= len(ends)
-    margin = seen.chosen_by(1)["margin"]
+        assert seen.facts(block.first_pass)["foggy"] >= len(ends)
+    margin = seen.selection_signals(1)["margin"]
     assert len(margin) == seen.blocks[0].size
     assert (margin >= 0).all()
     assert all(i < j for i, j in seen.pairs(1)["likely"])
@@ -113,10 +113,10 @@ def test_they_are_plotted_and_shown_in_the_page(result):
     seen = replay(result, 1)
     (axes,) = plots.signals(result, 1, 1).axes
     (curve,) = [line for line in axes.lines if line.get_label() == "entropy"]
-    np.testing.assert_array_equal(curve.get_ydata(), seen.cut_by(seen.blocks[1])["entropy"])
+    np.testing.assert_array_equal(curve.get_ydata(), seen.partition_signals(seen.blocks[1])["entropy"])
     above, _ = plots.conflicts(result, 1, 1).axes
     (curve,) = [line for line in above.lines if line.get_label() == "margin"]
-    np.testing.assert_array_equal(curve.get_ydata(), seen.chosen_by(1)["margin"])
+    np.testing.assert_array_equal(curve.get_ydata(), seen.selection_signals(1)["margin"])
     assert {patch.get_gid() for patch in above.patches} == {f"{i}-{j}" for i, j in seen.pairs(1)["likely"]}
     page = viewer.page(result, row=1)
     for name in ("entropy", "foggy", "margin", "likely"):

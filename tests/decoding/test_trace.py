@@ -85,7 +85,7 @@ def test_every_pass_sees_the_open_positions_of_its_block(pair):
         seen = replay(pair[1], row)
         assert seen.nfe > 1
         for step in range(1, seen.nfe + 1):
-            block = [block for block in seen.blocks if block.begun <= step][-1]
+            block = [block for block in seen.blocks if block.first_pass <= step][-1]
             position = np.arange(GEN_LENGTH)
             still_open = (seen.commit_step == 0) | (seen.commit_step >= step)
             expected = (position >= block.start) & (position < block.end) & still_open
@@ -114,8 +114,8 @@ def test_blocks_lie_end_to_end_and_hold_their_commits(pair):
     assert [b.start for b in seen.blocks[1:]] == [b.end for b in seen.blocks[:-1]]
     for index, block in enumerate(seen.blocks):
         steps = seen.commit_step[block.start : block.end]
-        assert seen.block_at(block.begun) is seen.blocks[index]
-        assert steps[steps > 0].min() == block.begun
+        assert seen.block_at(block.first_pass) is seen.blocks[index]
+        assert steps[steps > 0].min() == block.first_pass
 
 
 def _distributions(model: dc.Transformer, result: dc.DecodeResult, row: int, step: int) -> np.ndarray:
@@ -132,15 +132,15 @@ def test_signals_are_the_papers(model, traced):
     rule: Any = CONFIGS["depcap"].partition
     seen = replay(traced, 1)
     assert len(seen.blocks) > 2
-    first = seen.cut_by(seen.blocks[0])
+    first = seen.partition_signals(seen.blocks[0])
     assert not first["influence"].any()
     assert not first["score"].any()
     assert first["uncertainty"].all()
     for last, block in zip(seen.blocks, seen.blocks[1:], strict=False):
         width = min(rule.l_max, GEN_LENGTH - block.start)
-        told = seen.cut_by(block)
+        told = seen.partition_signals(block)
         assert {name: len(numbers) for name, numbers in told.items()} == dict.fromkeys(SIGNALS, width)
-        before, now = (_distributions(model, traced, 1, b.begun) for b in (last, block))
+        before, now = (_distributions(model, traced, 1, b.first_pass) for b in (last, block))
         ahead = range(block.start, block.start + width)
         influence = [
             _kl(_compress(now[k], rule.top_k_cache), _compress(before[k], rule.top_k_cache)) for k in ahead
@@ -158,11 +158,11 @@ def test_conflicts_are_the_papers(model, traced):
     rule: Any = CONFIGS["depcap"].select
     seen, found = replay(traced, 1), 0
     for block in seen.blocks:
-        log_p = _distributions(model, traced, 1, block.begun)
-        guess, c = seen.guess[block.begun - 1], seen.confidence[block.begun - 1]
+        log_p = _distributions(model, traced, 1, block.first_pass)
+        guess, c = seen.guess[block.first_pass - 1], seen.confidence[block.first_pass - 1]
         pool = [k for k in range(block.start, block.end) if c[k] >= rule.tau_low]
         score = {(i, j): log_p[i, guess[j]] + log_p[j, guess[i]] for i in pool for j in pool if i < j}
-        drawn = {(int(i), int(j)) for i, j in seen.pairs(block.begun)["conflicts"]}
+        drawn = {(int(i), int(j)) for i, j in seen.pairs(block.first_pass)["conflicts"]}
         clear = {pair for pair, d in score.items() if abs(d - float(rule.gamma)) > 1e-3}
         assert drawn & clear == {pair for pair in clear if score[pair] > float(rule.gamma)}
         assert drawn <= set(score)
@@ -185,18 +185,18 @@ def test_conflicting_positions_are_not_committed_together(traced):
 
 def test_what_a_policy_does_not_tell_is_not_there(model):
     seen = replay(dc.generate(model, PROMPTS, LENGTHS, config=CONFIGS["confidence"], trace=True))
-    assert seen.pairs(1) == seen.chosen_by(1) == seen.cut_by(seen.blocks[0]) == {}
+    assert seen.pairs(1) == seen.selection_signals(1) == seen.partition_signals(seen.blocks[0]) == {}
 
 
 def test_the_cache_tells_its_passes(traced):
     """A full pass at each block's start, and spans of the compiled width between them."""
     seen = replay(traced, 1)
-    begun = {block.begun for block in seen.blocks}
+    first_pass = {block.first_pass for block in seen.blocks}
     for step in range(1, seen.nfe + 1):
-        assert seen.facts(step)["refresh"] == (step in begun)
+        assert seen.facts(step)["refresh"] == (step in first_pass)
         if not seen.facts(step)["refresh"]:
             assert seen.facts(step)["width"] in (8, PROMPTS.shape[1] + GEN_LENGTH)
-    assert len(begun) < seen.nfe
+    assert len(first_pass) < seen.nfe
 
 
 def test_a_row_is_recorded_the_same_alone(model, traced):
@@ -210,13 +210,13 @@ def test_a_row_is_recorded_the_same_alone(model, traced):
     np.testing.assert_array_equal(one.select["conflicts"], among.select["conflicts"])
     for name in SIGNALS:
         for mine, theirs in zip(one.blocks, among.blocks, strict=True):
-            pair = one.cut_by(mine)[name], among.cut_by(theirs)[name]
+            pair = one.partition_signals(mine)[name], among.partition_signals(theirs)[name]
             np.testing.assert_allclose(*pair, rtol=5e-3, atol=1e-4, err_msg=name)
-        unasked = [step for step in range(1, one.nfe + 1) if step not in {b.begun for b in one.blocks}]
+        unasked = [step for step in range(1, one.nfe + 1) if step not in {b.first_pass for b in one.blocks}]
         assert unasked
         assert not among.partition[name][[step - 1 for step in unasked]].any()
-    assert [(b.start, b.size, b.begun) for b in one.blocks] == [
-        (b.start, b.size, b.begun) for b in among.blocks
+    assert [(b.start, b.size, b.first_pass) for b in one.blocks] == [
+        (b.start, b.size, b.first_pass) for b in among.blocks
     ]
 
 

@@ -59,17 +59,17 @@ def test_decode_map(result):
         (position, step) for position, step in enumerate(seen.commit_step.tolist()) if step
     }
     outlines = [(p.get_x() + 0.5, p.get_width(), p.get_y() + 0.5) for p in with_gid(axes, "block")]
-    assert outlines == [(block.start, block.size, block.begun) for block in seen.blocks]
+    assert outlines == [(block.start, block.size, block.first_pass) for block in seen.blocks]
     # One block ends where the next begins, and the last one with the last pass.
     bottoms = [p.get_y() + p.get_height() + 0.5 for p in with_gid(axes, "block")]
-    assert bottoms == [*(block.begun for block in seen.blocks[1:]), seen.nfe + 1]
+    assert bottoms == [*(block.first_pass for block in seen.blocks[1:]), seen.nfe + 1]
 
 
 def test_signals(result):
     number = 2
     seen = replay(result, 1)
     block = seen.blocks[number]
-    told = seen.cut_by(block)
+    told = seen.partition_signals(block)
     above, below = panels(plots.signals(result, number, 1))
     drawn = {line.get_label(): line for line in [*above.lines, *below.lines]}
     for label, values in (

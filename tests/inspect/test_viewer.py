@@ -39,8 +39,8 @@ def test_the_page_holds_what_the_trace_says(results, tokenizer):
         assert run["steps"] == result.commit_step[0].tolist()
         assert run["pieces"] == spell(seen.tokens, tokenizer)
         np.testing.assert_allclose(run["conf"], seen.commit_confidence, rtol=1e-3)
-        assert [(b["start"], b["size"], b["begun"]) for b in run["blocks"]] == [
-            (b.start, b.size, b.begun) for b in seen.blocks
+        assert [(b["start"], b["size"], b["first_pass"]) for b in run["blocks"]] == [
+            (b.start, b.size, b.first_pass) for b in seen.blocks
         ]
         assert [entry[0] for position in run["alternatives"] for entry in position[:1]] == run["tokens"]
         # The packed guesses, read as the page reads them.
@@ -55,7 +55,7 @@ def test_the_page_holds_what_the_trace_says(results, tokenizer):
     depcap, vanilla = data["runs"]
     seen = replay(results[0])
     for block, was in zip(depcap["blocks"], seen.blocks, strict=True):
-        told = seen.cut_by(was)
+        told = seen.partition_signals(was)
         assert set(block["curves"]) == set(told) == {"influence", "uncertainty", "score"}
         for name, numbers in told.items():
             np.testing.assert_allclose(block["curves"][name], numbers, rtol=1e-3)

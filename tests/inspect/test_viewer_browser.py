@@ -144,7 +144,7 @@ def test_a_token_tells_its_story(opened, results, tokenizer):
     boundary = opened.find_element("css selector", "#chart [data-boundary]")
     assert int(boundary.get_attribute("data-boundary")) == seen.blocks[2].size
     lines = opened.find_elements("css selector", "#chart [data-line]")
-    told = seen.cut_by(seen.blocks[2])
+    told = seen.partition_signals(seen.blocks[2])
     assert [line.get_attribute("data-line") for line in lines] == list(told)
     assert all(line.get_attribute("d").count("L") == len(told["score"]) - 1 for line in lines)
     opened.execute_script("document.querySelector('.answer').focus()")
