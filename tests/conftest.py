@@ -14,6 +14,8 @@ from pathlib import Path
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as the command sets it before it imports them
+
 # What one worker or process of a run compiles, the others read; nothing is kept for the next run.
 _COMPILED = None
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

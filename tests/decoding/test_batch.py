@@ -32,7 +32,7 @@ def answers(model, ids, lengths, config, key=None) -> list[tuple]:
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
-@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=pytest.mark.compiler)])
 def test_alone_in_a_batch_in_any_order_and_padding(family, cache):
     model, config, ids = golden_runs.model(family), config_of(cache), prompts()
     together = answers(model, ids, LENGTHS, config)
@@ -52,7 +52,7 @@ def test_alone_in_a_batch_in_any_order_and_padding(family, cache):
         assert answers(model, ids, LENGTHS, impatient) == together
 
 
-@pytest.mark.parametrize("cache", ["none", "dual"])
+@pytest.mark.parametrize("cache", [pytest.param("none", marks=pytest.mark.compiler), "dual"])
 def test_stopping_at_the_end_of_text_changes_no_visible_token(cache):
     """Three rows whose answers reach an end-of-text token at different times, and one that never does."""
     model, ids = golden_runs.model("llada"), prompts()
@@ -112,7 +112,13 @@ def test_driving_the_loop_and_swapping_rows():
     assert [finished[i] for i in range(4)] == expected
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 0.7}, {"temperature": 1.0, "top_p": 0.9, "top_k": 40}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"temperature": 0.7}, marks=pytest.mark.compiler),
+        {"temperature": 1.0, "top_p": 0.9, "top_k": 40},
+    ],
+)
 def test_sampling_follows_the_key_and_not_the_batch(settings):
     model, ids = golden_runs.model("llada"), prompts()
     config = config_of("dual", gen_length=24, **settings)

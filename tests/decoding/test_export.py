@@ -6,11 +6,13 @@ import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import export
 
 import depcap_jax as dc
 
 
+@pytest.mark.compiler
 def test_generate_exports_for_cpu_cuda_and_tpu_and_answers_the_same():
     model = golden_runs.model("llada")
     config = dc.recipe("depcap", cache="dual", gen_length=24, l_min=4, l_max=16, stop_at_eos=False)

@@ -17,7 +17,7 @@ PROMPT = np.random.default_rng(5).integers(0, 500, 12).astype(np.int32)
 CONFIG = dc.recipe("depcap", cache="dual", gen_length=16, l_min=4, l_max=8, tau_low=0.3, stop_at_eos=False)
 
 
-@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("family", [pytest.param("llada", marks=pytest.mark.compiler), "dream"])
 def test_it_ends_with_the_tokens_of_generate(family):
     model = small_model(family)
     snapshots = list(dc.stream(model, PROMPT, 12, config=CONFIG))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 
 import depcap_jax as dc
 from depcap_jax.inspect import overhead as bench
@@ -25,6 +26,7 @@ SMALL = dataclasses.replace(
 )
 
 
+@pytest.mark.compiler
 def test_recorded_passes_are_those_of_the_decode():
     model = bench.random_model(SMALL)
     ids = np.random.default_rng(0).integers(0, 250, (1, 8), dtype=np.int32)

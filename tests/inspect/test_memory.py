@@ -27,6 +27,7 @@ FEW_WORDS = {
 }
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("config", "batch", "prompt_length", "gen_length", "cache"),
     [

@@ -183,6 +183,7 @@ def test_light_and_dark(opened):
     assert abs(found[0][1] - found[1][1]) > 0.5
 
 
+@pytest.mark.compiler
 def test_a_long_answer_paints_at_once(browser, tokenizer, tmp_path):
     """1,024 tokens, two decoders: under 1 s to the first paint, under 5 MB."""
     long = [

@@ -23,7 +23,10 @@ LLADA = golden_runs.model("llada")
 TEMPLATES = (["w5 w6", 3, "w7 <mask> w8", 1, "w9 <eos> w10", 4, "w11"], [2, "w7 <mask>", 2], [5])
 
 
-@pytest.mark.parametrize(("family", "cache"), [("llada", "none"), ("llada", "prefix"), ("dream", "dual")])
+@pytest.mark.parametrize(
+    ("family", "cache"),
+    [("llada", "none"), pytest.param("llada", "prefix", marks=pytest.mark.compiler), ("dream", "dual")],
+)
 def test_infill_leaves_the_rest_untouched(family, cache):
     config = recipe("depcap", l_max=8, gen_length=64, cache=cache)
     generator = TextGenerator(golden_runs.model(family), BARE, config)
