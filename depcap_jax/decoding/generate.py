@@ -72,6 +72,8 @@ def generate_canvas(
 ) -> DecodeResult:
     """Decodes the open positions of a canvas and leaves everything else as it is.
 
+    With `stop_at_eos` a row ends at an end-of-text token: later gaps stay open, and hold the pad id.
+
     Args:
       model: as for `generate`.
       tokens: [B, T] integers; what stands at open positions does not matter.

@@ -28,7 +28,8 @@ class Partition(Protocol):
 
     `reads`, a `Reads`: what it reads of each position; nothing beside token and confidence by default.
     `slides`, a bool: True to be asked on every turn, with a window that begins at the first open position,
-    instead of at block starts only. Inside a cached pass such a window reaches as far as the pass did.
+    instead of at block starts only. In a cached pass such a window reaches as far as the pass did, and what
+    was committed behind it keeps the keys and values of the mask until the next full pass (`refresh_every`).
     """
 
     def lengths(self, gen_length: int) -> Lengths:
@@ -64,7 +65,7 @@ class FixedBlocks:
     block_length: int = setting(default=32, low=1, doc="length of every block")
 
     def lengths(self, gen_length: int) -> Lengths:
-        """Always `block_length`; it looks at nothing."""
+        """Always `block_length`; it looks no further."""
         length = min(self.block_length, gen_length)
         return Lengths(length, length, length)
 
