@@ -175,6 +175,7 @@ def test_demo_prints_answers_and_a_table(depcap):
     assert sum("passes: " in line for line in lines) == 2
 
 
+@pytest.mark.compiler
 def test_bench_prints_a_ratio(depcap):
     options = ("--model", "tiny-llada", "--prompt-length", "16", "--gen-length", "16", "--repeats", "1")
     header, line = depcap("bench", *options, "--recipes", "vanilla", "--caches", "none").stdout.splitlines()

@@ -33,7 +33,7 @@ def test_one_block_refreshed_at_every_step_is_no_cache(cache):
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
-@pytest.mark.parametrize("name", ["vanilla", "depcap"])
+@pytest.mark.parametrize("name", [pytest.param("vanilla", marks=pytest.mark.compiler), "depcap"])
 def test_the_first_token_of_a_block_obeys_the_rule_of_all_others(name, cache):
     """Pass for pass what the eager twin does, which knows no special first token."""
     sizes = {"block_length": 8} if name == "vanilla" else {"l_min": 4, "l_max": 16, "tau_low": 0.5}

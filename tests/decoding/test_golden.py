@@ -103,8 +103,8 @@ def test_generate(method, cache):
 @pytest.mark.parametrize(
     ("family", "method"),
     [
-        # What is decided by more than a threshold takes the twin a while: one family's in the quick tests.
-        pytest.param(*pair, marks=[pytest.mark.compiler] if pair == ("llada", "depcap") else [])
+        # DepCap takes the twin a while.
+        pytest.param(*pair, marks=[pytest.mark.compiler] if pair[1] == "depcap" else [])
         for pair in sorted({(f, run["method"]) for f in FAMILIES for run in golden_runs.runs(f)})
     ],
 )

@@ -143,7 +143,7 @@ class Sliding:
         return jnp.clip(end - start, 1, remaining), memory + 1, {"end": end}
 
 
-@pytest.mark.parametrize("cache", [dc.NoCache(), dc.PrefixCache()])
+@pytest.mark.parametrize("cache", [dc.NoCache(), pytest.param(dc.PrefixCache(), marks=pytest.mark.compiler)])
 def test_a_partition_may_be_asked_on_every_turn(cache):
     """With one commit per pass, the window [first open, size + passes) slides by one each time."""
     config = dc.DecodeConfig(partition=Sliding(), select=dc.TopOne(), cache=cache, **FIXED)

@@ -93,7 +93,8 @@ def test_exported_and_converted_again_they_answer_the_same(name, tmp_path):
     assert without_timing(one.content) == without_timing(two.content)
 
 
-@pytest.mark.parametrize("name", ["tiny-llada", pytest.param("tiny-dream", marks=pytest.mark.compiler)])
+@pytest.mark.compiler
+@pytest.mark.parametrize("name", NAMES)
 def test_they_solve_problems_depcap_needs_fewer_passes_and_carelessness_costs(name):
     """What the cards claim, with room for another processor's rounding."""
     check_claims(name, short_task(), 32, batch_size=24)

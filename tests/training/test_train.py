@@ -108,6 +108,7 @@ def test_drills_hide_arithmetic_alone_and_end_with_the_easy_rounds():
     assert last.count(True) == 0
 
 
+@pytest.mark.compiler
 def test_dream_learns_the_next_position(dream):
     """The loss at position i reads the output at i - 1, and at 0 its own."""
     model = dream.run.model()
@@ -158,6 +159,7 @@ def test_a_cached_loss_is_that_of_a_cached_decoder(family):
     assert np.max(np.abs(uncached - losses)[~batch.frozen]) > 0.01
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_loss_goes_down(family, request):
     done: Trained = request.getfixturevalue(family)
