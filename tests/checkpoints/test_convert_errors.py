@@ -218,7 +218,8 @@ def test_number_beyond_float16(tmp_path, capsys):
 
 
 def test_disk_that_is_too_small(golden_dir, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 90, 10))  # type: ignore[attr-defined]
+    usage = shutil._ntuple_diskusage(100, 90, 10)  # type: ignore[attr-defined]  # the stubs leave it out
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     words = ["829,184 bytes are needed", "10 are free"]
     refuse([golden_dir / "llada", tmp_path / "out"], words, capsys, tmp_path)
 
