@@ -6,10 +6,12 @@ about its input becomes one line on standard error and exit status 2.
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -68,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # XLA and transformers greet people with lines they cannot use.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    unraisable_before, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
         arguments = _parse(list(sys.argv[1:] if argv is None else argv))
         keep_compilations()
@@ -79,6 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        sys.unraisablehook = unraisable_before
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Ctrl-C that came inside a callback, as Python's imports have them, would be lost: it comes again."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        threading.Timer(0.01, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _parse(words: list[str]) -> argparse.Namespace:

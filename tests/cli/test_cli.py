@@ -237,6 +237,21 @@ def test_ctrl_c_while_modules_load_is_no_traceback(environment, heeds_ctrl_c, se
     assert (process.returncode, out, err.strip()) == (130, "", "interrupted")
 
 
+def test_ctrl_c_inside_a_callback_is_not_lost(depcap, monkeypatch):
+    class Dying:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt  # Python cannot raise it from here
+
+    def run(arguments) -> None:
+        Dying()
+        for _ in range(1000):
+            time.sleep(0.001)
+
+    monkeypatch.setattr("depcap_jax.cli.commands.depcap_info.run", run)
+    done = depcap("info", status=130)
+    assert (done.stdout, done.stderr.strip()) == ("", "interrupted")
+
+
 def test_ctrl_c_ends_with_130_and_a_sane_terminal(environment, heeds_ctrl_c):
     import pty
 

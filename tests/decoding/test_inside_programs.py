@@ -83,6 +83,17 @@ def test_beside_a_gradient(model, plain):
     assert any(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(got))
 
 
+def test_what_is_recorded_is_a_constant_too(model):
+    """A trace holds floats: without a stop, JAX would have to differentiate the loop, and cannot."""
+
+    def loss(model):
+        trace: Any = dc.generate(model, PROMPTS[0], LENGTHS[0], config=CONFIG, trace=True).trace
+        return jnp.sum(trace.confidence) + jnp.sum(model.norm.scale[...])
+
+    gradient = jax.eval_shape(jax.grad(loss), model)
+    assert gradient.norm.scale.shape == model.norm.scale.shape
+
+
 def test_arrays_on_a_device_are_left_to_the_status(model):
     """Nothing of a device array comes to the host before the decode: a bad id is a status."""
     ids = jnp.asarray(PROMPTS[0]).at[1, 2].set(512)

@@ -23,9 +23,10 @@ SIGNALS = ("influence", "uncertainty", "score")
 LENGTHS = np.array([5, 12, 16])
 PROMPTS = np.random.default_rng(7).integers(0, 500, (3, 16))
 # Thresholds that this untrained-looking model meets, so that there are candidates and conflicts.
-DEPCAP = {"l_min": 3, "l_max": 8, "tau_low": 0.1, "tau_high": 0.5, "gamma": -9.0, "stop_at_eos": False}
+DEPCAP: Any = {"l_min": 3, "l_max": 8, "tau_low": 0.1, "tau_high": 0.5, "gamma": -9.0, "stop_at_eos": False}
 CONFIGS = {
-    "depcap": dc.recipe("depcap", cache="dual", gen_length=GEN_LENGTH, **DEPCAP),
+    # Nobody waits, so rows at a start and rows inside a block share passes.
+    "depcap": dc.depcap(cache=dc.DualCache(quorum=0.0), gen_length=GEN_LENGTH, **DEPCAP),
     "confidence": dc.recipe(
         "confidence", cache="none", gen_length=GEN_LENGTH, block_length=10, threshold=0.3
     ),
