@@ -78,7 +78,11 @@ if TYPE_CHECKING:
     from depcap_jax.inspect import memory as memory, plots as plots, viewer as viewer
     from depcap_jax.inspect.replay import Replay as Replay, replay as replay
     from depcap_jax.models.config import ModelConfig as ModelConfig
-    from depcap_jax.models.transformer import Transformer as Transformer
+    from depcap_jax.models.transformer import (
+        Transformer as Transformer,
+        stack_layers as stack_layers,
+        unstack_layers as unstack_layers,
+    )
     from depcap_jax.text.generator import (
         Partial as Partial,
         RepliesError as RepliesError,
@@ -109,7 +113,7 @@ _HOMES = {
     "inspect": "memory plots viewer",
     "inspect.replay": "Replay replay",
     "models.config": "ModelConfig",
-    "models.transformer": "Transformer",
+    "models.transformer": "Transformer stack_layers unstack_layers",
     "text.generator": "Partial RepliesError Reply TextGenerator",
     "text.infill": "Infilled",
 }

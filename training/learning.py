@@ -50,11 +50,13 @@ def token_losses(model: Transformer, batch: Batch) -> jax.Array:
 
     In a cached batch frozen positions are seen as a pass over `before` left them; no gradient flows there.
     """
-    noisy, valid, cache, write = jnp.asarray(batch.noisy), jnp.asarray(batch.valid), None, None
+    noisy, lengths, cache, write = jnp.asarray(batch.noisy), jnp.asarray(batch.lengths), None, None
     if batch.before is not None and batch.frozen is not None:
-        _, cache = model.hidden(jnp.asarray(batch.before), valid=valid, cache=model.init_cache(*noisy.shape))
+        _, cache = model.hidden(
+            jnp.asarray(batch.before), lengths=lengths, cache=model.init_cache(*noisy.shape)
+        )
         cache, write = jax.lax.stop_gradient(cache), ~jnp.asarray(batch.frozen)
-    hidden, _ = model.hidden(noisy, valid=valid, cache=cache, write=write)
+    hidden, _ = model.hidden(noisy, lengths=lengths, cache=cache, write=write)
     hidden = hidden[:, model.source(jnp.arange(noisy.shape[1]))]
     return optax.softmax_cross_entropy_with_integer_labels(model.logits(hidden), batch.clean)
 

@@ -48,7 +48,7 @@ class Batch:
     clean: np.ndarray  # [B, T] int32, the tokens
     noisy: np.ndarray  # [B, T] int32, the same with some answer tokens masked
     weight: np.ndarray  # [B, T] float32, what each masked position counts in the loss
-    valid: np.ndarray  # [B, T] bool, False beyond the answer's length
+    lengths: np.ndarray  # [B] int32, where the answer ends; what follows is padding
     # Of a cached pass: the tokens [B, T] when its block began, and the positions that have kept the keys and
     # values of then. None: nothing is kept.
     before: np.ndarray | None = None
@@ -56,7 +56,7 @@ class Batch:
 
 
 jax.tree_util.register_dataclass(
-    Batch, data_fields=["clean", "noisy", "weight", "valid", "before", "frozen"], meta_fields=[]
+    Batch, data_fields=["clean", "noisy", "weight", "lengths", "before", "frozen"], meta_fields=[]
 )
 
 
@@ -86,8 +86,8 @@ def mask(
     start = np.array([len(row.prompt) for row in rows])[:, None]
     for i, row in enumerate(rows):
         clean[i, : len(row.prompt) + len(row.answer)] = row.prompt + row.answer
-    valid = where < start + ANSWER_LENGTH
-    answer = valid & (where >= start)
+    lengths = np.minimum(start[:, 0] + ANSWER_LENGTH, length).astype(np.int32)
+    answer = (where < lengths[:, None]) & (where >= start)
     # One t from each B-th of its range: the same distribution with less variance per batch.
     t = most * (rng.permutation(B) + rng.random(B))[:, None] / B
     written = np.array([len(row.answer) for row in rows])[:, None]
@@ -114,9 +114,9 @@ def mask(
     weight = (counts * counted * np.minimum(1 / share, _MAX_WEIGHT) / counts.sum()).astype(np.float32)
     noisy = np.where(hidden, mask_id, clean)
     if not cached:
-        return Batch(clean, noisy, weight, valid)
+        return Batch(clean, noisy, weight, lengths)
     before = np.where(answer & (where >= begin), mask_id, clean)
-    return Batch(clean, noisy, weight, valid, before, (where < begin) | (every_other & (where >= end)))
+    return Batch(clean, noisy, weight, lengths, before, (where < begin) | (every_other & (where >= end)))
 
 
 def _arithmetic(answer: Sequence[int], rng: np.random.Generator) -> list[int]:

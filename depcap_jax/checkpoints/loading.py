@@ -42,7 +42,12 @@ class WeightSource(Protocol):
 
 
 def load(
-    path: str | os.PathLike[str], *, dtype: DTypeLike | None = None, mesh: Mesh | None = None
+    path: str | os.PathLike[str],
+    *,
+    dtype: DTypeLike | None = None,
+    mesh: Mesh | None = None,
+    scan_layers: bool | None = None,
+    fused_attention: bool | None = None,
 ) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
     """The model and the tokenizer of a converted folder, or of a Hugging Face folder directly.
 
@@ -52,6 +57,11 @@ def load(
         in float16 to be small, then get float32, which is exact and on a CPU faster.
       mesh: restores every parameter already split over these devices, along the axes that are named
         "data" and "tensor" (`depcap_jax.models.sharding` has the table); None: one device.
+      scan_layers: one compiled layer for all, with stacked weights, in place of a list of them: programs
+        compile in a small part of the time and give the same tokens. None: on TPUs, where a layer takes
+        15 seconds to compile.
+      fused_attention: attention by cuDNN's fused kernel, which writes no scores to memory; for NVIDIA GPUs
+        from Ampere on, in bfloat16 or float16. None: where that holds.
 
     Returns:
       The model, and None in place of a tokenizer that the folder does not have.
@@ -63,8 +73,16 @@ def load(
     if dtype is None:
         dtype = "float32" if str(path) in EMBEDDED else source.dtype
     name = dtype_name(dtype)
-    leaves = source.read_arrays(name, lambda leaf: _sharding_of(leaf, source.config, mesh))
-    return with_leaves(source.config, leaves), load_tokenizer(source.tokenizer_folder)
+    device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    if scan_layers is None:
+        scan_layers = device.platform == "tpu"
+    model = with_leaves(
+        source.config,
+        source.read_arrays(name, lambda leaf: _sharding_of(leaf, source.config, mesh)),
+        scan_layers=scan_layers,
+    )
+    model.fused_attention = _has_fused_attention(device, name) if fused_attention is None else fused_attention
+    return model, load_tokenizer(source.tokenizer_folder)
 
 
 def save(
@@ -120,6 +138,14 @@ def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
         f"{folder} is no checkpoint: neither {MANIFEST} (a converted one) nor config.json "
         "(one from Hugging Face) is in it"
     )
+
+
+def _has_fused_attention(device: jax.Device, dtype: str) -> bool:
+    """Whether cuDNN's attention runs there: on NVIDIA GPUs from Ampere (8.0) on, in half precision."""
+    if device.platform != "gpu" or dtype == "float32":
+        return False
+    capability = str(getattr(device, "compute_capability", ""))  # "8.0"; AMD's are "gfx90a"
+    return capability.partition(".")[0].isdigit() and float(capability) >= 8
 
 
 def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:

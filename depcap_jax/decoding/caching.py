@@ -7,7 +7,7 @@ a width write nothing.
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from depcap_jax.decoding import numerics
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
 from depcap_jax.decoding.state import DecodeState
@@ -89,7 +90,7 @@ class NoCache:
         self, model: DiffusionLM, state: DecodeState, sizes: Sizes, rows: Rows, memory: None
     ) -> tuple[Pass, None, PassInfo]:
         """One pass over the canvas, for all rows."""
-        hidden, _ = model.hidden(state.tokens, valid=_valid(state))
+        hidden, _ = model.hidden(state.tokens, lengths=state.length)
         hidden = _predicting(model, hidden, state.block_start, sizes.window)
         width = jnp.full_like(state.block_start, state.tokens.shape[1])
         return Pass(rows.live, hidden, state.answer_end), None, PassInfo(rows.live, width)
@@ -135,20 +136,18 @@ class BlockCache:
         together = _count(due) >= self.quorum * _count(rows.live)
         refresh = due & together
         active = refresh | (rows.live & ~due)
-        spans = _Spans(
-            active, refresh, state.block_end if self.keep_suffix else state.answer_end, sizes.window
-        )
+        spans = _Spans(active, refresh, state.block_end if self.keep_suffix else state.answer_end)
         widths = block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
         needed = jnp.max(jnp.where(active, spans.end - state.block_start, 0))
         index = jnp.where(jnp.any(refresh), len(widths), choose_width(widths, needed))
-        branches = [functools.partial(_span_pass, model, state, spans, width=width) for width in widths]
-        branches.append(functools.partial(_full_pass, model, state, spans))
-        hidden, kv = _switch_in_place(index, branches, memory.kv)
+        passes = [_span_pass(model, state, spans, sizes.window, width) for width in widths]
+        passes.append(_full_pass(model, state, spans, sizes.window))
+        hidden, kv = _switch_in_place(index, passes, memory.kv)
         computed = jnp.asarray((*widths, state.tokens.shape[1]), jnp.int32)[index]
         info = PassInfo(refresh, jnp.full_like(state.block_start, computed))
         end = jnp.where(refresh, state.answer_end, spans.end)
-        passes = jnp.where(refresh, 1, memory.passes + active.astype(jnp.int32))
-        return Pass(active, hidden, end), BlockMemory(kv, passes), info
+        since = jnp.where(refresh, 1, memory.passes + active.astype(jnp.int32))
+        return Pass(active, hidden, end), BlockMemory(kv, since), info
 
 
 @policy
@@ -166,11 +165,10 @@ class DualCache(BlockCache):
 
 
 def block_widths(sizes: Sizes) -> tuple[int, ...]:
-    """The widths compiled for blocks: doubling up to the longest one."""
-    doubling = [_NARROWEST]
-    while doubling[-1] < sizes.longest:
-        doubling.append(2 * doubling[-1])
-    return (*(width for width in doubling if sizes.shortest <= width < sizes.longest), sizes.longest)
+    """The widths compiled for blocks: up to three, in equal ratios from the narrowest to the longest one."""
+    narrowest = min(max(_NARROWEST, sizes.shortest), sizes.longest)
+    middle = _NARROWEST * math.ceil(math.sqrt(narrowest * sizes.longest) / _NARROWEST)
+    return tuple(sorted({narrowest, min(middle, sizes.longest), sizes.longest}))
 
 
 def suffix_widths(sizes: Sizes) -> tuple[int, ...]:
@@ -190,7 +188,6 @@ class _Spans(NamedTuple):
     active: jax.Array  # [B] bool
     refresh: jax.Array  # [B] bool
     end: jax.Array  # [B] int32: where the span that began with the block ends
-    window: int
 
     def contain(self, state: DecodeState, position: jax.Array) -> jax.Array:
         """Which of the canvas positions [B, Q] an active row recomputes [B, Q]."""
@@ -198,34 +195,41 @@ class _Spans(NamedTuple):
         return inside & self.active[:, None]
 
 
-def _switch_in_place(
-    index: jax.Array, branches: Sequence[Callable[[Any], tuple[jax.Array, Any]]], kv: Any
-) -> tuple[jax.Array, Any]:
+_RunPass = Callable[[Any], tuple[jax.Array, Any]]
+"""Of the keys and values: the hidden states [B, window, D], and the keys and values after it."""
+
+
+def _switch_in_place(index: jax.Array, passes: Sequence[_RunPass], kv: Any) -> tuple[jax.Array, Any]:
     """`lax.switch` for passes that update a cache: each branch is a loop that runs once or not at all.
 
     XLA copies a buffer that is changed inside a conditional; what a loop carries is changed in place.
     """
-    hidden = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(branches[0], kv)[0])
+    hidden = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(passes[0], kv)[0])
     carry = (index, hidden, kv)
-    for number, branch in enumerate(branches):
+    for number, run in enumerate(passes):
         carry = lax.while_loop(
             lambda carry, number=number: carry[0] == number,
-            lambda carry, branch=branch: (jnp.full_like(carry[0], -1), *branch(carry[2])),
+            lambda carry, run=run: (jnp.full_like(carry[0], -1), *run(carry[2])),
             carry,
         )
     return carry[1:]
 
 
-def _full_pass(model: DiffusionLM, state: DecodeState, spans: _Spans, kv: Any) -> tuple[jax.Array, Any]:
-    """A pass over the canvas; rows that do not refresh still see their old keys outside their span."""
+def _full_pass(model: DiffusionLM, state: DecodeState, spans: _Spans, window: int) -> _RunPass:
+    """A pass over the canvas; rows that do not refresh still see their old keys outside their span.
+
+    What all layers share is computed here, outside of the branch: inside, XLA repeats it in each layer.
+    """
     write = spans.refresh[:, None] | spans.contain(state, _canvas(state))
-    hidden, kv = model.hidden(state.tokens, valid=_valid(state), cache=kv, write=write)
-    return _predicting(model, hidden, state.block_start, spans.window), kv
+
+    def run(kv: Any) -> tuple[jax.Array, Any]:
+        hidden, kv = model.hidden(state.tokens, lengths=state.length, cache=kv, write=write)
+        return _predicting(model, hidden, state.block_start, window), kv
+
+    return run
 
 
-def _span_pass(
-    model: DiffusionLM, state: DecodeState, spans: _Spans, kv: Any, *, width: int
-) -> tuple[jax.Array, Any]:
+def _span_pass(model: DiffusionLM, state: DecodeState, spans: _Spans, window: int, width: int) -> _RunPass:
     """A pass over [block_start, block_start + width) of each row.
 
     A model that predicts the next position needs the one before the block as a query too; its keys and
@@ -235,15 +239,14 @@ def _span_pass(
     size = min(width + int(model.config.predicts_next), canvas)
     start = jnp.clip(model.source(state.block_start), 0, canvas - size)  # near an end it begins earlier
     position = start[:, None] + jnp.arange(size, dtype=jnp.int32)[None]
-    hidden, kv = model.hidden(
-        jnp.take_along_axis(state.tokens, position, axis=1),
-        valid=_valid(state),
-        start=start,
-        cache=kv,
-        write=spans.contain(state, position),
-    )
-    kept = _predicting(model, hidden, state.block_start, min(width, spans.window), first=start)
-    return jnp.pad(kept, ((0, 0), (0, spans.window - kept.shape[1]), (0, 0))), kv
+    tokens = numerics.take(state.tokens, position)
+    write = spans.contain(state, position)
+
+    def run(kv: Any) -> tuple[jax.Array, Any]:
+        hidden, kv = model.hidden(tokens, lengths=state.length, start=start, cache=kv, write=write)
+        return _predicting(model, hidden, state.block_start, window, first=start), kv
+
+    return run
 
 
 def _predicting(
@@ -260,18 +263,13 @@ def _predicting(
     """
     source = model.source(block_start[:, None] + jnp.arange(count, dtype=jnp.int32)[None])
     offset = source if first is None else source - first[:, None]
-    index = jnp.clip(offset, 0, hidden.shape[1] - 1)
-    return jnp.take_along_axis(hidden, index[..., None], axis=1)
+    index = jnp.clip(offset, 0, hidden.shape[1] - 1)  # beyond the pass they mean nothing
+    return numerics.take(hidden, index[..., None], axis=1)
 
 
 def _canvas(state: DecodeState) -> jax.Array:
     """The canvas positions [1, T]."""
     return jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
-
-
-def _valid(state: DecodeState) -> jax.Array:
-    """[B, T] what may be attended to: all but the padding."""
-    return _canvas(state) < state.length[:, None]
 
 
 def _count(rows: jax.Array) -> jax.Array:

@@ -88,7 +88,7 @@ def init_state(
     zeros = jnp.zeros(batch, jnp.int32)
     position = jnp.arange(canvas, dtype=jnp.int32)[None]
     open_ = open_ & (position < lengths[:, None])
-    start = _first(open_)
+    start = numerics.first(open_)
     most_blocks = -(-config.gen_length // config.sizes.shortest)
     return DecodeState(
         tokens=jnp.where(open_, model.config.mask_token_id, tokens).astype(jnp.int32),
@@ -115,7 +115,7 @@ def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax
     live = jnp.any(state.open, axis=1) & (state.status == int(Status.OK))
     if config.stop_at_eos:
         position = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
-        settled = (position < _first(state.open)[:, None]) & (state.commit_step > 0)
+        settled = (position < numerics.first(state.open)[:, None]) & (state.commit_step > 0)
         live &= ~jnp.any(settled & _is_eos(model, state.tokens), axis=1)  # a prompt's own ends nothing
     return live
 
@@ -137,7 +137,7 @@ def decode_step(
       The new state, and what the turn looked at and decided.
     """
     live = is_live(model, state, config)
-    first = _first(state.open)
+    first = numerics.first(state.open)
     at_start = live & (first >= state.block_end)
     moves = live if _slides(config) else at_start
     state = dataclasses.replace(state, block_start=jnp.where(moves, first, state.block_start))
@@ -186,6 +186,7 @@ def decode_step(
 
 def decode(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
     """Turns until no row is live."""
+    model = model.on_canvas(state.tokens.shape[1])
     return lax.while_loop(
         lambda state: jnp.any(is_live(model, state, config)),
         lambda state: decode_step(model, state, config)[0],
@@ -201,7 +202,7 @@ def finish(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Deco
     ends = (commit_step > 0) & _is_eos(model, tokens)
     answer = jnp.minimum(jnp.maximum(state.answer_end - state.answer_start, 0), gen_length)
     still_open = window_at(state.open, state.answer_start, gen_length, False)
-    visible = jnp.minimum(jnp.where(jnp.any(ends, axis=1), _first(ends), answer), _first(still_open))
+    visible = jnp.minimum(answer, numerics.first(ends | still_open))
     index = jnp.arange(gen_length, dtype=jnp.int32)[None]
     hidden = still_open | (index >= answer[:, None])
     if config.stop_at_eos:
@@ -272,13 +273,13 @@ def _commit(state: DecodeState, turn: Turn) -> DecodeState:
     offset = jnp.broadcast_to(canvas - state.block_start[:, None], state.tokens.shape)
     reachable = (offset >= 0) & (offset < turn.taken.shape[1])
     offset = jnp.clip(offset, 0, turn.taken.shape[1] - 1)
-    taken = reachable & jnp.take_along_axis(turn.taken, offset, axis=1)
+    taken = reachable & numerics.take(turn.taken, offset)
     nfe = state.nfe + turn.active.astype(jnp.int32)
     slot = jnp.arange(state.block_sizes.shape[1], dtype=jnp.int32)[None] == state.num_blocks[:, None]
     size = (state.block_end - state.block_start)[:, None]
     return dataclasses.replace(
         state,
-        tokens=jnp.where(taken, jnp.take_along_axis(turn.prediction.token, offset, axis=1), state.tokens),
+        tokens=jnp.where(taken, numerics.take(turn.prediction.token, offset), state.tokens),
         open=state.open & ~taken,
         nfe=nfe,
         num_blocks=state.num_blocks + turn.asked.astype(jnp.int32),
@@ -294,11 +295,6 @@ def _slides(config: DecodeConfig) -> bool:
 def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
     """A pytree with the rows [B] of `new` and otherwise those of `old`."""
     return jax.tree.map(lambda n, o: jnp.where(rows.reshape(-1, *[1] * (o.ndim - 1)), n, o), new, old)
-
-
-def _first(flags: jax.Array) -> jax.Array:
-    """[B] index, int32, of the first True of flags [B, T]; T if there is none."""
-    return jnp.where(jnp.any(flags, axis=1), numerics.argmax(flags.astype(jnp.int32)), flags.shape[1])
 
 
 def _is_eos(model: DiffusionLM, tokens: jax.Array) -> jax.Array:

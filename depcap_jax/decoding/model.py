@@ -53,12 +53,16 @@ class DiffusionLM(Protocol):
         self,
         input_ids: jax.Array,
         *,
-        valid: jax.Array,
+        lengths: jax.Array | None = None,
         start: jax.Array | None = None,
         cache: Any = None,
         write: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         """Hidden states [B, Q, D] of the canvas positions [start, start + Q), and the updated cache."""
+        ...
+
+    def on_canvas(self, length: int) -> DiffusionLM:
+        """The same model, with what all passes over a canvas of `length` share computed; or just itself."""
         ...
 
     def source(self, position: jax.Array) -> jax.Array:

@@ -188,8 +188,8 @@ class DepGABlocks:
             < jnp.minimum(remaining, self.l_max)[:, None]
         )
         ends = (signals.score < 0) & (signals.uncertainty >= self.certainty_floor) & inside
-        carried = jnp.where(jnp.any(ends, axis=-1), numerics.argmax(ends), remaining)
-        length = jnp.where(memory.known, jnp.clip(carried, self.l_min, self.l_max), self.l_min)
+        carried = jnp.clip(numerics.first(ends), self.l_min, self.l_max)
+        length = jnp.where(memory.known, carried, self.l_min)
         now = LastBlock(jnp.ones_like(memory.known), start, _fit(prediction.top, memory.ahead))
         return jnp.minimum(length, remaining), now, signals
 
@@ -210,17 +210,18 @@ class DepGABlocks:
         influence = jnp.where(reached & memory.known[:, None], influence, 0.0)
         uncertainty = prediction.entropy[:, :width]
 
-        def scaled(x: jax.Array) -> jax.Array:
+        def scale(x: jax.Array) -> jax.Array:
             return numerics.robust_scale(numerics.smooth(x, window), window)
 
-        score = scaled(influence) - self.lambda_u * scaled(uncertainty)
+        scaled_i, scaled_h = jax.vmap(scale)(jnp.stack([influence, uncertainty]))
+        score = scaled_i - self.lambda_u * scaled_h
         return Signals(influence, uncertainty, jnp.where(memory.known[:, None], score, 0.0))
 
 
 def _shift(x: jax.Array, offset: jax.Array, width: int) -> jax.Array:
     """x [B, W, ...] at [offset, offset + width) of each row, clamped to the last entry."""
     index = jnp.minimum(offset[:, None] + jnp.arange(width, dtype=jnp.int32)[None], x.shape[1] - 1)
-    return jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
+    return numerics.take(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
 
 
 def _fit(current: numerics.Compressed, like: numerics.Compressed) -> numerics.Compressed:

@@ -7,6 +7,7 @@ policies read. The number of tiles is data: the cost follows what is looked at o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +18,8 @@ from depcap_jax.decoding import numerics
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
 
-BLOCK_TILE, WINDOW_TILE = 16, 64
-"""Positions per tile on a turn inside the blocks, and on one that looks ahead from a block's start."""
+TILE = 32
+"""Positions per tile."""
 
 
 class Reads(NamedTuple):
@@ -123,16 +124,17 @@ def predict(
         token = numerics.argmax(choosable)
     else:
         token = sampling(choosable, draw, position)
-    logit = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
+    log_confidence = summary.log_confidence(numerics.take(logits, token[..., None])[..., 0])
     return tuple(
-        Prediction(
-            token,
-            summary.log_confidence(logit),
-            summary,
-            numerics.entropy(logits, summary) if reads.entropy else None,
-            numerics.compress(logits, summary, reads.top_k) if reads.top_k else None,
-        )
-        for reads in asked
+        Prediction(token, log_confidence, summary, *_read(logits, summary, reads)) for reads in asked
+    )
+
+
+def _read(logits: jax.Array, summary: numerics.Summary, reads: Reads) -> tuple[Any, Any]:
+    """The entropy and the top K, or None for what is not asked for."""
+    return (
+        numerics.entropy(logits, summary) if reads.entropy else None,
+        numerics.compress(logits, summary, reads.top_k) if reads.top_k else None,
     )
 
 
@@ -163,42 +165,29 @@ def read_head(
       model: its head.
       hidden: [B, W, D] the hidden states that predict the window.
       position: [B, W] the canvas positions of the window.
-      glance: what to read. On a turn that does not look ahead the last prediction is not filled in.
+      glance: what to read. On a turn that does not look ahead the last prediction means nothing.
       sampling: how tokens are drawn; None takes the most likely one.
       draw: for sampling.
     """
-    width = hidden.shape[1]
 
-    def read(start: jax.Array, size: int, *asked: Reads) -> tuple[Prediction, ...]:
-        part, where = (lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (hidden, position))
-        return predict(model, model.logits(part), where, *asked, sampling=sampling, draw=draw)
+    def read(part: jax.Array, where: jax.Array) -> tuple[Prediction, ...]:
+        logits = model.logits(part)
+        always = (glance.select, glance.watch)
+        select, watch = predict(model, logits, where, *always, sampling=sampling, draw=draw)
 
-    def loop(size: int, on: jax.Array, predictions: Any, *asked: Reads) -> Any:
-        """Fills in the predictions tile by tile, if `on`; the last tile may overlap the one before it."""
-        size = min(size, width)
+        def look_ahead() -> tuple[Any, Any]:
+            return _read(logits, select.summary, glance.partition)
 
-        def body(index: jax.Array, whole: Any) -> Any:
-            start = jnp.minimum(index * size, width - size)
-            return jax.tree.map(
-                lambda old, new: lax.dynamic_update_slice_in_dim(old, new, start, axis=1),
-                whole,
-                read(start, size, *asked),
-            )
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look_ahead))
+        entropy, top = lax.cond(glance.ahead, look_ahead, lambda: nothing)
+        return select, watch, select._replace(entropy=entropy, top=top)
 
-        tiles = jnp.where(on, (glance.reach + size - 1) // size, 0)
-        return lax.fori_loop(0, tiles, body, predictions)
-
-    always = (glance.select, glance.watch)
-    shapes = jax.eval_shape(lambda: read(jnp.int32(0), width, *always, glance.partition))
-    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    filled = loop(WINDOW_TILE, glance.ahead, empty, *always, glance.partition)
-    near = loop(BLOCK_TILE, ~glance.ahead, filled[:2], *always)
+    predictions = _in_tiles(read, glance.reach, hidden, position)
     unread = lax.broadcasted_iota(jnp.int32, position.shape, 1) >= glance.reach
-
-    def close(prediction: Prediction) -> Prediction:
-        return prediction._replace(log_confidence=jnp.where(unread, -jnp.inf, prediction.log_confidence))
-
-    select, watch, partition = (close(prediction) for prediction in (*near, filled[2]))
+    select, watch, partition = (
+        prediction._replace(log_confidence=jnp.where(unread, -jnp.inf, prediction.log_confidence))
+        for prediction in predictions
+    )
     return select, watch, partition
 
 
@@ -207,15 +196,30 @@ def read_pairs(model: DiffusionLM, hidden: jax.Array, prediction: Prediction, co
 
     A product of the hidden states [B, W, D] with the head's columns of the chosen tokens.
     """
-    width = hidden.shape[1]
-    size = min(BLOCK_TILE, width)
-    summary = numerics.Summary(*(field[..., None] for field in prediction.summary))
+    summary = numerics.Summary(*(field[:, None] for field in prediction.summary))
 
-    def body(index: jax.Array, pairs: jax.Array) -> jax.Array:
+    def read(tokens: jax.Array) -> jax.Array:
+        return summary.log_prob(jnp.swapaxes(model.token_logits(hidden, tokens), 1, 2))
+
+    return jnp.swapaxes(_in_tiles(read, count, prediction.token), 1, 2)
+
+
+def _in_tiles(function: Callable[..., Any], count: jax.Array, *whole: jax.Array) -> Any:
+    """`function` of the arrays [B, W, ...], for a tile of W at a time, up to `count`; zeros beyond.
+
+    The last tile may overlap the one before it.
+    """
+    width = whole[0].shape[1]
+    size = min(TILE, width)
+
+    def body(index: jax.Array, results: Any) -> Any:
         start = jnp.minimum(index * size, width - size)
-        tokens = lax.dynamic_slice_in_dim(prediction.token, start, size, axis=1)
-        log_p = summary.log_prob(model.token_logits(hidden, tokens))
-        return lax.dynamic_update_slice_in_dim(pairs, log_p, start, axis=2)
+        tiles = (lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in whole)
+        return jax.tree.map(
+            lambda old, new: lax.dynamic_update_slice_in_dim(old, new, start, axis=1),
+            results,
+            function(*tiles),
+        )
 
-    empty = jnp.zeros((*prediction.token.shape, width), jnp.float32)
-    return lax.fori_loop(0, (count + size - 1) // size, body, empty)
+    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *whole))
+    return lax.fori_loop(0, lax.div(count + (size - 1), jnp.full_like(count, size)), body, empty)

@@ -79,6 +79,8 @@ def decode_traced(model: DiffusionLM, state: DecodeState, config: DecodeConfig) 
     lengths about 1.5 MB per row.
     """
 
+    model = model.on_canvas(state.tokens.shape[1])
+
     def step(carry: tuple[DecodeState, Trace]) -> tuple[DecodeState, Trace]:
         before, trace = carry
         after, turn = decode_step(model, before, config, reads=_READS)

@@ -92,7 +92,7 @@ class _EagerCache:
 @jax.jit
 def _forward(model: DiffusionLM, tokens: jax.Array, kv: Any, renewed: jax.Array) -> tuple[jax.Array, Any]:
     write = None if kv is None else renewed
-    hidden, kv = model.hidden(tokens, valid=jnp.ones(tokens.shape, bool), cache=kv, write=write)
+    hidden, kv = model.hidden(tokens, cache=kv, write=write)
     return model.logits(hidden), kv
 
 

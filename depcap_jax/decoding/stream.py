@@ -58,6 +58,7 @@ def stream(
     keys, config = row_keys(key, 1, config), as_data(config)
     ids, lengths = jnp.asarray(prompt_ids, jnp.int32)[None], jnp.array([prompt_length], jnp.int32)
     state, live = _begin(model, ids, lengths, config, keys)
+    model = model.on_canvas(state.tokens.shape[1])
     confidence, status = np.full(config.gen_length, np.nan, np.float32), int(state.status[0])
     while bool(live):
         state, news = _turn(model, state, config)

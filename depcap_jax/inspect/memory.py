@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from depcap_jax.decoding.policy import check_integer
-from depcap_jax.decoding.prediction import WINDOW_TILE
+from depcap_jax.decoding.prediction import TILE
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.models import ModelConfig, Transformer
 
@@ -60,7 +60,7 @@ def estimate(
     # The widest moments: a layer's feed-forward beside its input, its attention scores, a tile of the head.
     layer = rows * (3 * model.ff_width + 4 * model.width) * item
     scores = 3 * batch * model.num_heads * canvas**2 * 4
-    head = 4 * batch * min(WINDOW_TILE, config.sizes.window) * model.embedding_size * 4
+    head = 4 * batch * min(TILE, config.sizes.window) * model.embedding_size * 4
     return Memory(_bytes(abstract), _bytes(cache), max(layer, scores, head) + rows * model.width * 4)
 
 

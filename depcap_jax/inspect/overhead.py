@@ -23,7 +23,7 @@ from jax import lax
 from depcap_jax.decoding.generate import generate, start
 from depcap_jax.decoding.loop import decode_step, is_live
 from depcap_jax.decoding.model import DiffusionLM
-from depcap_jax.decoding.prediction import BLOCK_TILE, WINDOW_TILE
+from depcap_jax.decoding.prediction import TILE
 from depcap_jax.decoding.recipes import DecodeConfig, recipe, recipe_settings
 from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.transformer import Transformer
@@ -101,28 +101,26 @@ def record_passes(model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConf
     @jax.jit
     def turn(model: Any, state: Any) -> Any:
         state, told = decode_step(model, state, config)
-        ahead = jnp.any(told.asked)
-        return state, (told.cache.width[0], ahead, told.read[0], jnp.any(is_live(model, state, config)))
+        return state, (told.cache.width[0], told.read[0], jnp.any(is_live(model, state, config)))
 
     lengths = jnp.full(prompt_ids.shape[0], prompt_ids.shape[1])
     state = jax.jit(lambda m, p, n: start(m, p, n, config))(model, jnp.asarray(prompt_ids), lengths)
     alive = True
     while alive:
         state, told = turn(model, state)
-        width, ahead, count, alive = jax.device_get(told)
-        tile = min(WINDOW_TILE if ahead else BLOCK_TILE, config.sizes.window)
+        width, count, alive = jax.device_get(told)
+        tile = min(TILE, config.sizes.window)
         yield Shape(int(width), tile, -(-int(count) // tile))
 
 
 @functools.partial(jax.jit, static_argnames="shape", donate_argnames="kv")
 def _bare_pass(model: Any, tokens: jax.Array, kv: Any, shape: Shape) -> tuple[jax.Array, Any]:
-    valid = jnp.ones(tokens.shape, bool)
     if shape.width == tokens.shape[1]:
-        hidden, kv = model.hidden(tokens, valid=valid, cache=kv)
+        hidden, kv = model.hidden(tokens, cache=kv)
     else:
         size = min(shape.width + int(model.config.predicts_next), tokens.shape[1])
         first = jnp.full(tokens.shape[0], tokens.shape[1] - size)
-        hidden, kv = model.hidden(tokens[:, :size], valid=valid, start=first, cache=kv)
+        hidden, kv = model.hidden(tokens[:, :size], start=first, cache=kv)
 
     size = min(shape.tile, hidden.shape[1])
 
@@ -144,6 +142,7 @@ def measure(
     batch, width = prompt_ids.shape
     passes = list(record_passes(model, prompt_ids, config))
     canvas = jnp.zeros((batch, width + config.gen_length), jnp.int32)
+    on_canvas = model.on_canvas(canvas.shape[1])
     cached = config.cache.init(model, 1, 1) is not None
 
     def whole() -> None:
@@ -153,7 +152,7 @@ def measure(
         kv = model.init_cache(*canvas.shape) if cached else None
         peak = None
         for shape in passes:
-            peak, kv = _bare_pass(model, canvas, kv, shape)
+            peak, kv = _bare_pass(on_canvas, canvas, kv, shape)
         jax.block_until_ready((peak, kv))
 
     whole()  # compiles

@@ -6,10 +6,12 @@ Weights live in the compute dtype; norms, rotations, softmax and logits are floa
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 from jax.typing import DTypeLike
@@ -17,34 +19,78 @@ from jax.typing import DTypeLike
 from depcap_jax.models.config import ModelConfig
 
 
-class LayerCache(NamedTuple):
-    """One layer's keys (after RoPE) and values for every canvas position.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KeyValues:
+    """Keys (after RoPE) and values of every canvas position, of one layer or of all.
 
-    Positions are the last axis: that is how the products of attention read them, without a copy.
+    Of one layer, [B, G, H, T]: so XLA's products of attention read them, without a copy. With
+    `positions_first` [B, T, G, H], which fused attention reads. Of all layers, the same with an axis of
+    layers behind the batch.
     """
 
-    k: jax.Array  # [B, G, H, T]
-    v: jax.Array  # [B, G, H, T]
+    k: jax.Array
+    v: jax.Array
+    positions_first: bool = dataclasses.field(default=False, metadata={"static": True})
 
-    def write(self, k: jax.Array, v: jax.Array, start: jax.Array | None, mask: jax.Array) -> LayerCache:
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], dtype: DTypeLike, *, positions_first: bool) -> KeyValues:
+        """Zeros; `shape` is (B, T, G, H), or (B, layers, T, G, H)."""
+        *lead, length, heads, size = shape
+        axes = (length, heads, size) if positions_first else (heads, size, length)
+        return cls(jnp.zeros((*lead, *axes), dtype), jnp.zeros((*lead, *axes), dtype), positions_first)
+
+    @property
+    def length(self) -> int:
+        """Positions of the canvas."""
+        return self.k.shape[self._position_axis]
+
+    @property
+    def _position_axis(self) -> int:
+        return -3 if self.positions_first else -1
+
+    def write(
+        self, k: jax.Array, v: jax.Array, start: jax.Array | None, mask: jax.Array, layer: jax.Array | None
+    ) -> KeyValues:
         """Stores k and v [B, Q, G, H] at [start, start + Q) of each row, where `mask` [B, Q] allows."""
-        return LayerCache(_write(self.k, k, start, mask), _write(self.v, v, start, mask))
+        order = (0, 1, 2, 3) if self.positions_first else (0, 2, 3, 1)
+        mask = mask[:, :, None, None].transpose(order)
+        first = jnp.zeros(len(mask), jnp.int32) if start is None else start
 
-    def read(self) -> tuple[jax.Array, jax.Array]:
-        """Keys and values as attention takes them [B, T, G, H]; the compiler sees through the transposes."""
-        return self.k.transpose(0, 3, 1, 2), self.v.transpose(0, 3, 1, 2)
+        def write_all(old: jax.Array, new: jax.Array) -> jax.Array:
+            if start is None and layer is None:
+                return jnp.where(mask, new, old)
+            if len(old) == 1:  # without vmap, whose slices become a scatter with checks
+                return self._write_row(old[0], new[0], first[0], mask[0], layer)[None]
+            return jax.vmap(self._write_row, (0, 0, 0, 0, None))(old, new, first, mask, layer)
 
+        return dataclasses.replace(
+            self, k=write_all(self.k, k.transpose(order)), v=write_all(self.v, v.transpose(order))
+        )
 
-def _write(old: jax.Array, new: jax.Array, start: jax.Array | None, mask: jax.Array) -> jax.Array:
-    new, mask = new.transpose(0, 2, 3, 1), mask[:, None, None, :]
-    if start is None:
-        return jnp.where(mask, new, old)
+    def _write_row(
+        self, old: jax.Array, new: jax.Array, start: jax.Array, mask: jax.Array, layer: jax.Array | None
+    ) -> jax.Array:
+        """Of one row: reads, chooses and writes the span alone, so that the rest stays in place."""
+        begin = [jnp.zeros_like(start)] * new.ndim
+        begin[self._position_axis] = start
+        if layer is not None:
+            begin, new, mask = [layer, *begin], new[None], mask[None]
+        span = lax.dynamic_slice(old, begin, new.shape)
+        return lax.dynamic_update_slice(old, jnp.where(mask, new, span), begin)
 
-    def write_row(row: jax.Array, row_new: jax.Array, row_start: jax.Array, row_mask: jax.Array) -> jax.Array:
-        span = lax.dynamic_slice_in_dim(row, row_start, row_new.shape[-1], axis=-1)
-        return lax.dynamic_update_slice_in_dim(row, jnp.where(row_mask, row_new, span), row_start, axis=-1)
+    def read(self, layer: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """A layer's keys and values as attention takes them [B, T, G, H].
 
-    return jax.vmap(write_row)(old, new, start, mask)
+        The compiler sees through the transposes.
+        """
+
+        def read_one(x: jax.Array) -> jax.Array:
+            if layer is not None:
+                x = lax.dynamic_index_in_dim(x, layer, axis=1, keepdims=False)
+            return x if self.positions_first else x.transpose(0, 3, 1, 2)
+
+        return read_one(self.k), read_one(self.v)
 
 
 def random_param(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> nnx.Param[jax.Array]:
@@ -66,6 +112,18 @@ class RMSNorm(nnx.Module):
         return normed.astype(x.dtype) * jnp.broadcast_to(self.scale[...], x.shape)
 
 
+def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [N, in] @ kernel [in, out], summed in float32."""
+
+    def narrowed(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jnp.matmul(x, kernel, preferred_element_type=jnp.float32).astype(x.dtype)
+
+    if x.dtype == jnp.float32:
+        return x @ kernel
+    # CPUs have a product from half precision to float32; for any other XLA converts the kernel, every time.
+    return lax.platform_dependent(x, kernel, cpu=narrowed, default=jnp.matmul)
+
+
 class Linear(nnx.Module):
     """x @ kernel + bias with the kernel stored (in, out)."""
 
@@ -76,26 +134,30 @@ class Linear(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., in] to [..., out]."""
         # As one matrix: the product in the kernel's gradient then needs no transposed copy of x.
-        y = (x.reshape(-1, x.shape[-1]) @ self.kernel[...]).reshape(*x.shape[:-1], -1)
+        y = _product(x.reshape(-1, x.shape[-1]), self.kernel[...]).reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + jnp.broadcast_to(self.bias[...], y.shape)
 
 
 class Rotation(NamedTuple):
-    """RoPE's cosines and sines at the query positions, shared by all layers of a pass."""
+    """RoPE's cosines and sines at some positions."""
 
-    cos: jax.Array  # [B, Q, 1, H / 2] float32
+    cos: jax.Array  # [..., H / 2] float32
     sin: jax.Array
 
     @classmethod
-    def at(cls, positions: jax.Array, config: ModelConfig) -> Rotation:
-        """The rotation of integer `positions` [B, Q]."""
-        exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
-        frequency = 1.0 / jnp.float32(config.rope_theta) ** exponent
-        angle = positions.astype(jnp.float32)[:, :, None, None] * frequency[None, None, None, :]
+    def of_canvas(cls, length: int, config: ModelConfig) -> Rotation:
+        """At the positions of a canvas [length]."""
+        exponent = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+        frequency = 1 / np.float32(config.rope_theta) ** exponent
+        angle = jnp.arange(length, dtype=jnp.float32)[:, None] * frequency[None]
         return cls(jnp.cos(angle), jnp.sin(angle))
 
+    def at(self, positions: jax.Array) -> Rotation:
+        """Of a canvas: at its `positions` [B, Q], for all heads [B, Q, 1]."""
+        return Rotation(*(x.at[positions].get(mode="promise_in_bounds")[:, :, None] for x in self))
+
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Rotates heads x [B, Q, heads, H] whose halves form the pairs."""
+        """Rotates heads x [B, Q, heads, H] whose halves form the pairs; self is [B or 1, Q, 1]."""
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         turned = [first * self.cos - second * self.sin, second * self.cos + first * self.sin]
         return jnp.concatenate(turned, axis=-1).astype(x.dtype)
@@ -104,14 +166,18 @@ class Rotation(NamedTuple):
 class Queries(NamedTuple):
     """Where the queries of a pass are and what they may see: the same for all layers."""
 
-    rotation: Rotation
-    valid: jax.Array  # [B, T] this and the next two: as in `Transformer.hidden`
+    rotation: Rotation  # [B or 1, Q, 1]
+    lengths: jax.Array  # [B] this and the next two: as in `Transformer.hidden`
     start: jax.Array | None  # [B]
     write: jax.Array  # [B, Q]
+    fused: bool  # with cuDNN's attention
 
 
-def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Attention of q [B, Q, A, H] over k and v [B, T, G, H], its softmax in float32."""
+def _attend(q: jax.Array, k: jax.Array, v: jax.Array, lengths: jax.Array, fused: bool) -> jax.Array:
+    """Attention of q [B, Q, A, H] to the first `lengths` [B] of k, v [B, T, G, H]; softmax in float32."""
+    if fused:
+        return jax.nn.dot_product_attention(q, k, v, key_value_seq_lengths=lengths, implementation="cudnn")
+    mask = (jnp.arange(k.shape[1], dtype=jnp.int32)[None] < lengths[:, None])[:, None, None, :]
 
     def as_given(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
         with jax.numpy_dtype_promotion("standard"):  # JAX's own function needs it for half precision
@@ -121,10 +187,17 @@ def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Ar
         wide = (x.astype(jnp.float32) for x in (q, k, v))
         return jax.nn.dot_product_attention(*wide, mask=mask).astype(q.dtype)
 
-    if q.dtype != jnp.float16:
+    def row_by_row(*batch: jax.Array) -> jax.Array:
+        return lax.map(lambda row: in_float32(*(x[None] for x in row))[0], batch)
+
+    if q.dtype == jnp.float32:
         return as_given(q, k, v, mask)
-    # Only GPUs have a float16 product that sums in float32.
-    return lax.platform_dependent(q, k, v, mask, cuda=as_given, rocm=as_given, default=in_float32)
+    # CPUs compute in float32 anyway: a row at a time, or the scores of all rows fill the memory. Beside them
+    # only GPUs have a float16 product that sums in float32.
+    default = in_float32 if q.dtype == jnp.float16 else as_given
+    return lax.platform_dependent(
+        q, k, v, mask, cpu=row_by_row, cuda=as_given, rocm=as_given, default=default
+    )
 
 
 class Attention(nnx.Module):
@@ -139,8 +212,8 @@ class Attention(nnx.Module):
         self.o = Linear(q_size, config.width, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, x: jax.Array, queries: Queries, cache: LayerCache | None
-    ) -> tuple[jax.Array, LayerCache | None]:
+        self, x: jax.Array, queries: Queries, cache: KeyValues | None, layer: jax.Array | None
+    ) -> tuple[jax.Array, KeyValues | None]:
         """Mixes x [B, Q, D] with what the queries may see; returns the updated cache too."""
 
         def heads(y: jax.Array, count: int) -> jax.Array:
@@ -150,9 +223,9 @@ class Attention(nnx.Module):
         k = queries.rotation(heads(self.k(x), self.config.num_kv_heads))
         v = heads(self.v(x), self.config.num_kv_heads)
         if cache is not None:
-            cache = cache.write(k, v, queries.start, queries.write)
-            k, v = cache.read()
-        mixed = _attend(q, k, v, queries.valid[:, None, None, :])
+            cache = cache.write(k, v, queries.start, queries.write, layer)
+            k, v = cache.read(layer)
+        mixed = _attend(q, k, v, queries.lengths, queries.fused)
         return self.o(mixed.reshape(*x.shape[:2], -1)), cache
 
 
@@ -179,9 +252,12 @@ class Block(nnx.Module):
         self.ff = FeedForward(config, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, x: jax.Array, queries: Queries, cache: LayerCache | None
-    ) -> tuple[jax.Array, LayerCache | None]:
-        """Maps x [B, Q, D] to [B, Q, D]; returns the updated cache too."""
-        mixed, cache = self.attn(self.attn_norm(x), queries, cache)
+        self, x: jax.Array, queries: Queries, cache: KeyValues | None, layer: jax.Array | None = None
+    ) -> tuple[jax.Array, KeyValues | None]:
+        """Maps x [B, Q, D] to [B, Q, D]; returns the updated cache too.
+
+        The cache is of this layer alone; or of all layers, and `layer` [] tells which one this is.
+        """
+        mixed, cache = self.attn(self.attn_norm(x), queries, cache, layer)
         x = x + mixed
         return x + self.ff(self.ff_norm(x)), cache

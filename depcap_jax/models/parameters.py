@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from depcap_jax.models.config import ModelConfig
-from depcap_jax.models.transformer import Transformer
+from depcap_jax.models.transformer import Transformer, stack_layers
 
 
 @functools.lru_cache(maxsize=16)
@@ -20,17 +22,66 @@ def leaf_shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     return MappingProxyType({name: leaf.shape for name, leaf in get_leaves(_abstract(config)).items()})
 
 
-def get_leaves(model: Transformer) -> dict[str, jax.Array]:
-    """The model's parameters by dotted name."""
-    flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
-    return {".".join(map(str, path)): leaf.get_value() for path, leaf in flat}
+def get_leaves(model: Transformer) -> Mapping[str, jax.Array]:
+    """The model's parameters by dotted name; those of stacked layers are cut out when they are asked for."""
+    leaves = _named(nnx.state(model, nnx.Param))
+    return _Unstacked(leaves, model.config) if model.is_scanned else leaves
 
 
-def with_leaves(config: ModelConfig, leaves: Mapping[str, Any]) -> Transformer:
-    """A model made of these arrays; nothing is initialised."""
-    graph, state = nnx.split(_abstract(config))
-    flat = {path: leaf.replace(leaves[".".join(map(str, path))]) for path, leaf in nnx.to_flat_state(state)}
+class _Unstacked(Mapping[str, jax.Array]):
+    """The names of separate layers over stacked arrays."""
+
+    def __init__(self, leaves: Mapping[str, jax.Array], config: ModelConfig):
+        self._leaves, self._names = leaves, leaf_shapes(config)
+
+    def __getitem__(self, name: str) -> jax.Array:
+        index, rest = _layer_of(name)
+        return self._leaves[name] if index is None else self._leaves[f"layers.{rest}"][index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def with_leaves(config: ModelConfig, leaves: dict[str, Any], *, scan_layers: bool = False) -> Transformer:
+    """A model made of these arrays, which are taken out of `leaves`; nothing is initialised.
+
+    With `scan_layers` the layers are stacked (`stack_layers`), one kind of weight after the other, so that
+    no more than one of them is there twice.
+    """
+    abstract = _abstract(config)
+    graph, state = nnx.split(jax.eval_shape(stack_layers, abstract) if scan_layers else abstract)
+
+    def take(name: str) -> jax.Array:
+        if not (scan_layers and name.startswith("layers.")):
+            return leaves.pop(name)
+        rest = name.removeprefix("layers.")
+        return _stack([leaves.pop(f"layers.{index}.{rest}") for index in range(config.num_layers)])
+
+    flat = {path: leaf.replace(take(".".join(map(str, path)))) for path, leaf in nnx.to_flat_state(state)}
     return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+def _stack(layers: list[jax.Array]) -> jax.Array:
+    """Along a new first axis, each device stacking what it holds."""
+    sharding = layers[0].sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+    return jax.jit(jnp.stack, out_shardings=sharding)(layers)
+
+
+def _named(state: Any) -> dict[str, jax.Array]:
+    return {".".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
+
+
+def _layer_of(name: str) -> tuple[int | None, str]:
+    """The layer's index and the rest of a name, or None and the name of what is in no layer."""
+    if not name.startswith("layers."):
+        return None, name
+    _, index, rest = name.split(".", 2)
+    return int(index), rest
 
 
 @functools.lru_cache(maxsize=16)

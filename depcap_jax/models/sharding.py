@@ -34,13 +34,22 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "ff.up.kernel": (None, "ff"),
     "ff.down.kernel": ("ff", None),
 }
-"""The logical axes of each weight, by its dotted name without `layers.{i}.`."""
+"""The logical axes of each weight, by its dotted name without `layers.{i}.`; stacked ones have one more."""
 
 
 def weight_sharding(name: str, config: ModelConfig, mesh: Mesh) -> NamedSharding:
-    """How the weight with dotted name `name` ("layers.0.attn.q.kernel") lies on `mesh`."""
+    """How the weight with dotted name `name` lies on `mesh`.
+
+    "layers.0.attn.q.kernel" is of one layer, "layers.attn.q.kernel" of all, whose stack is not split.
+    """
     mesh = auto_mesh(mesh)
-    axes = LOGICAL_AXES[name.split(".", 2)[2] if name.startswith("layers.") else name]
+    where, _, rest = name.removeprefix("layers.").partition(".")
+    if not name.startswith("layers."):
+        axes = LOGICAL_AXES[name]
+    elif where.isdigit():
+        axes = LOGICAL_AXES[rest]
+    else:
+        axes = (None, *LOGICAL_AXES[name.removeprefix("layers.")])
     # A head is never cut in two, so head axes are counted in heads, not in columns.
     sizes = {
         "vocab": config.embedding_size,

@@ -5,31 +5,39 @@ Axis letters: B rows, Q query positions, T canvas positions, D width, V embeddin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jax.typing import DTypeLike
 
 from depcap_jax.models.config import ModelConfig
-from depcap_jax.models.layers import Block, LayerCache, Queries, RMSNorm, Rotation, random_param
+from depcap_jax.models.layers import Block, KeyValues, Queries, RMSNorm, Rotation, random_param
 
-KVCache = tuple[LayerCache, ...]
-"""One cache per layer: separate arrays, so that each is updated in place."""
+KVCache = tuple[KeyValues, ...] | KeyValues
+"""One cache per layer, separate arrays that are each updated in place; or one for all layers, if scanned."""
 
 
 class Transformer(nnx.Module):
-    """A masked-diffusion language model: every position sees every valid position.
+    """A masked-diffusion language model: every position sees every position that is no padding.
 
     A module is a pytree: pass it to `jax.jit` and `lax.while_loop` as an argument.
     """
 
+    fused_attention: bool
+    """Attention by cuDNN's fused kernel: on NVIDIA GPUs from Ampere on, in half precision. `load` sets it."""
+
     def __init__(self, config: ModelConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         self.config = config
+        self.fused_attention = False
+        self.rotation: Rotation | None = nnx.data(None)
         self.embed = random_param(rngs, (config.embedding_size, config.width), dtype)
-        self.layers = nnx.List([Block(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)])
+        self.layers: nnx.List[Block] | Block = nnx.List(
+            [Block(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
+        )
         self.norm = RMSNorm(config, dtype=dtype)
         self.head = (
             None
@@ -47,19 +55,18 @@ class Transformer(nnx.Module):
         """The dtype of weights and hidden states; logits are always float32."""
         return self.embed[...].dtype
 
-    def __call__(self, input_ids: jax.Array, valid: jax.Array | None = None) -> jax.Array:
+    def __call__(self, input_ids: jax.Array, lengths: jax.Array | None = None) -> jax.Array:
         """Logits float32 [B, T, V] of ids [B, T], as the checkpoint gives them (Dream's are not shifted).
 
-        `valid` [B, T] marks the positions that may be attended to; all of them by default.
+        Positions from `lengths` [B] on are padding, which nobody attends to; by default there is none.
         """
-        valid = jnp.ones(input_ids.shape, bool) if valid is None else valid
-        return self.logits(self.hidden(input_ids, valid=valid)[0])
+        return self.logits(self.hidden(input_ids, lengths=lengths)[0])
 
     def hidden(
         self,
         input_ids: jax.Array,
         *,
-        valid: jax.Array,
+        lengths: jax.Array | None = None,
         start: jax.Array | None = None,
         cache: KVCache | None = None,
         write: jax.Array | None = None,
@@ -68,7 +75,8 @@ class Transformer(nnx.Module):
 
         Args:
           input_ids: [B, Q] the ids at those positions.
-          valid: [B, T] the canvas positions that may be attended to.
+          lengths: [B] canvas positions from here on are padding, which nobody attends to; None: there is
+            none.
           start: [B] which canvas positions these are, [start, start + Q) with start + Q <= T; None: all
             of them (Q = T).
           cache: keys and values of the whole canvas; None: there is none, and Q = T.
@@ -76,24 +84,55 @@ class Transformer(nnx.Module):
             read; the others are seen with the keys and values they had. None: all of them.
         """
         batch, length = input_ids.shape
-        if cache is None and valid.shape != input_ids.shape:
+        canvas = length if cache is None else _length(cache)
+        if start is None and canvas != length:
+            raise ValueError(f"{length} positions of a canvas of {canvas}: tell with `start` which they are")
+        if start is not None and cache is None:
             raise ValueError(
-                f"without a cache the queries are the whole canvas: got input_ids {input_ids.shape}, "
-                f"valid {valid.shape}"
+                "without a cache the positions are the whole canvas: `start` is for a cached pass"
             )
+        lengths = jnp.full(batch, canvas, jnp.int32) if lengths is None else lengths
         write = jnp.ones(input_ids.shape, bool) if write is None else write
-        first = jnp.zeros(batch, jnp.int32) if start is None else start
         chex.assert_shape([input_ids, write], (batch, length))
-        chex.assert_shape([valid, first], [(batch, None), (batch,)])
-        rotation = Rotation.at(first[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :], self.config)
-        queries = Queries(rotation, valid, start, write)
-        x = self.embed[...][input_ids]
-        layer_caches: Sequence[LayerCache | None] = cache or [None] * self.config.num_layers
+        chex.assert_shape([lengths] if start is None else [lengths, start], (batch,))
+        rotation = self.on_canvas(canvas).rotation
+        assert rotation is not None
+        if start is None:
+            rotation = Rotation(*(x[None, :, None] for x in rotation))
+        else:
+            rotation = rotation.at(start[:, None] + jnp.arange(length, dtype=jnp.int32)[None])
+        queries = Queries(rotation, lengths.astype(jnp.int32), start, write, self.fused_attention)
+        x, cache = self._run_layers(self.embed[...][input_ids], queries, cache)
+        return self.norm(x), cache
+
+    def _run_layers(
+        self, x: jax.Array, queries: Queries, cache: KVCache | None
+    ) -> tuple[jax.Array, KVCache | None]:
+        if isinstance(self.layers, Block):
+
+            def step(carry: Any, layer: tuple[Block, jax.Array]) -> tuple[Any, None]:
+                x, cache = carry
+                return layer[0](x, queries, cache, layer[1]), None
+
+            index = jnp.arange(self.config.num_layers, dtype=jnp.int32)
+            return lax.scan(step, (x, cache), (self.layers, index))[0]
+        layer_caches: Any = cache or [None] * self.config.num_layers
         updated = []
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
             x, layer_cache = layer(x, queries, layer_cache)
             updated.append(layer_cache)
-        return self.norm(x), None if cache is None else tuple(updated)
+        return x, None if cache is None else tuple(updated)
+
+    def on_canvas(self, length: int) -> Transformer:
+        """The same model, with the rotations of a canvas computed: what its passes, and their layers, share.
+
+        Inside a pass XLA would compute them anew in every layer, for every head.
+        """
+        if self.rotation is not None and len(self.rotation.cos) == length:
+            return self
+        model = _copy(self)
+        model.rotation = nnx.data(Rotation.of_canvas(length, self.config))
+        return model
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The output head alone: float32 [..., V] of hidden states [..., D]."""
@@ -106,11 +145,8 @@ class Transformer(nnx.Module):
         They are what `logits` has at these ids, for a small part of its cost.
         """
         chex.assert_shape([hidden, tokens], [(None, None, self.config.width), (len(hidden), None)])
-        if self.head is None:
-            columns, axes = self.embed[...][tokens], "bqd,bnd->bqn"
-        else:
-            columns, axes = self.head[...][:, tokens], "bqd,dbn->bqn"
-        return jnp.einsum(axes, hidden, columns, preferred_element_type=jnp.float32)
+        columns = _columns(self.embed[...].T if self.head is None else self.head[...], tokens)
+        return jnp.einsum("bqd,dbn->bqn", hidden, columns, preferred_element_type=jnp.float32)
 
     def source(self, position: jax.Array) -> jax.Array:
         """Where the model predicts a position: the positions whose hidden states predict `position` [...].
@@ -121,8 +157,63 @@ class Transformer(nnx.Module):
 
     def init_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for a canvas of [batch, length]."""
-        shape = (batch, self.config.num_kv_heads, self.config.head_dim, length)
-        return tuple(
-            LayerCache(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
-            for _ in range(self.config.num_layers)
-        )
+        layers, sizes = self.config.num_layers, (length, self.config.num_kv_heads, self.config.head_dim)
+
+        def empty(*lead: int) -> KeyValues:
+            return KeyValues.empty((*lead, *sizes), self.dtype, positions_first=self.fused_attention)
+
+        return empty(batch, layers) if self.is_scanned else tuple(empty(batch) for _ in range(layers))
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether the layers are one, with stacked weights, under `lax.scan`; see `stack_layers`."""
+        return isinstance(self.layers, Block)
+
+
+def stack_layers(model: Transformer) -> Transformer:
+    """The same model with its layers as one, scanned: it compiles in the time of one layer.
+
+    Each step then copies a layer's weights out of the stack, which costs time where products are quick to
+    wait for memory (1.3 to 1.7 times on CPUs).
+    """
+    if isinstance(model.layers, Block):
+        return model
+    stacked = _copy(model)
+    stacked.layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *model.layers)
+    return stacked
+
+
+def unstack_layers(model: Transformer) -> Transformer:
+    """The same model with a list of layers: the opposite of `stack_layers`."""
+    if not isinstance(model.layers, Block):
+        return model
+    unrolled, stack = _copy(model), model.layers
+    unrolled.layers = nnx.List(
+        [jax.tree.map(lambda leaf, i=i: leaf[i], stack) for i in range(model.config.num_layers)]
+    )
+    return unrolled
+
+
+def _copy(model: Transformer) -> Transformer:
+    return jax.tree.map(lambda leaf: leaf, model)  # of the module, not of its arrays
+
+
+def _columns(head: jax.Array, tokens: jax.Array) -> jax.Array:
+    """The columns [D, B, N] of the head [D, V] that belong to tokens [B, N]."""
+
+    def plain(head: jax.Array, tokens: jax.Array) -> jax.Array:
+        return jnp.take(head, tokens, axis=1, mode="clip")
+
+    def as_bits(head: jax.Array, tokens: jax.Array) -> jax.Array:
+        head, tokens = lax.optimization_barrier((head, tokens))  # or a loop would keep a copy of the bits
+        bits = lax.bitcast_convert_type(head, jnp.uint16)
+        return lax.bitcast_convert_type(plain(bits, tokens), head.dtype)
+
+    if head.dtype.itemsize != 2:
+        return plain(head, tokens)
+    # XLA's CPU backend takes nothing from arrays in half precision: it would make a float32 copy of the head.
+    return lax.platform_dependent(head, tokens, cpu=as_bits, default=plain)
+
+
+def _length(cache: KVCache) -> int:
+    return (cache if isinstance(cache, KeyValues) else cache[0]).length

@@ -88,7 +88,7 @@ def test_parameters_are_restored_already_sharded(name, family, checkpoints):
 
 @jax.jit
 def forward(model, ids, tokens):
-    hidden, _ = model.hidden(ids, valid=jnp.ones(ids.shape, bool))
+    hidden, _ = model.hidden(ids)
     return model.logits(hidden), model.token_logits(hidden, tokens)
 
 

@@ -65,10 +65,12 @@ def test_off_it_is_not_in_the_program(model, name):
     config = CONFIGS[name]
 
     def bare(model, prompt_ids, lengths, config, keys):
+        state = dc.start(model, prompt_ids, lengths, config, keys)
+        model = model.on_canvas(state.tokens.shape[1])
+
         def turn(state):
             return dc.decode_step(model, state, config)[0]
 
-        state = dc.start(model, prompt_ids, lengths, config, keys)
         state = lax.while_loop(lambda state: jnp.any(dc.is_live(model, state, config)), turn, state)
         return dc.finish(model, state, config)
 
@@ -124,7 +126,7 @@ def _distributions(model: dc.Transformer, result: dc.DecodeResult, row: int, ste
     seen, prompt = replay(result, row), PROMPTS[row, : LENGTHS[row]]
     known = (seen.commit_step > 0) & (seen.commit_step < step)
     tokens = np.concatenate([prompt, np.where(known, seen.tokens, model.config.mask_token_id)])[None]
-    hidden, _ = model.hidden(jnp.asarray(tokens), valid=jnp.ones(tokens.shape, bool))
+    hidden, _ = model.hidden(jnp.asarray(tokens))
     return log_softmax(np.asarray(model.logits(hidden)[0]))[LENGTHS[row] :]
 
 

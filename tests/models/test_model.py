@@ -25,7 +25,7 @@ from depcap_jax.checkpoints.loading import load
 from depcap_jax.models import ModelConfig, Transformer
 from depcap_jax.models.parameters import get_leaves, with_leaves
 
-forward = jax.jit(lambda model, ids, valid=None: model(ids, valid))
+forward = jax.jit(lambda model, ids, lengths=None: model(ids, lengths))
 hidden = jax.jit(lambda model, ids, **settings: model.hidden(ids, **settings))
 
 
@@ -58,14 +58,12 @@ def test_config_survives_the_round_trip(family):
 def test_cached_pass_equals_plain_pass(family):
     model = golden_runs.model(family)
     ids = jnp.asarray(golden_forward(family)[0])
-    batch, length = ids.shape
-    valid = jnp.ones(ids.shape, bool)
-    plain, _ = hidden(model, ids, valid=valid)
-    full, cache = hidden(model, ids, valid=valid, cache=model.init_cache(batch, length))
+    plain, _ = hidden(model, ids)
+    full, cache = hidden(model, ids, cache=model.init_cache(*ids.shape))
     np.testing.assert_allclose(full, plain, atol=1e-4)
     start = jnp.array([5, 11])
     part_ids = jnp.stack([ids[row, begin : begin + 9] for row, begin in enumerate([5, 11])])
-    part, _ = hidden(model, part_ids, valid=valid, start=start, cache=cache)
+    part, _ = hidden(model, part_ids, start=start, cache=cache)
     expected = jnp.stack([plain[row, begin : begin + 9] for row, begin in enumerate([5, 11])])
     np.testing.assert_allclose(part, expected, atol=1e-4)
 
@@ -74,12 +72,11 @@ def test_cached_pass_equals_plain_pass(family):
 def test_what_may_not_be_written_keeps_its_keys_and_values(length):
     model = golden_runs.model("llada")
     ids = jnp.asarray(golden_forward("llada")[0])
-    valid = jnp.ones(ids.shape, bool)
-    _, cache = hidden(model, ids, valid=valid, cache=model.init_cache(*ids.shape))
+    _, cache = hidden(model, ids, cache=model.init_cache(*ids.shape))
     others = (ids[:, :length] + 1) % 500
     start = jnp.zeros(2, jnp.int32) if length < ids.shape[1] else None
     write = jnp.zeros(others.shape, bool).at[:, 3].set(True)
-    _, updated = hidden(model, others, valid=valid, start=start, cache=cache, write=write)
+    _, updated = hidden(model, others, start=start, cache=cache, write=write)
     assert cache is not None
     assert updated is not None
     changed = np.asarray((updated[0].k != cache[0].k).any(axis=(0, 1, 2)))
@@ -90,8 +87,7 @@ def test_invalid_positions_are_not_seen(family):
     model = golden_runs.model(family)
     ids, golden = golden_forward(family)
     padded = np.concatenate([ids, np.full((2, 6), 7, ids.dtype)], axis=1)
-    valid = jnp.arange(padded.shape[1]) < ids.shape[1]
-    logits = forward(model, padded, jnp.broadcast_to(valid, padded.shape))[:, : ids.shape[1]]
+    logits = forward(model, padded, jnp.full(2, ids.shape[1]))[:, : ids.shape[1]]
     assert np.abs(np.asarray(logits) - golden).max() <= 1e-2
 
 
@@ -110,7 +106,7 @@ def test_half_precision_gives_float32_logits_near_the_golden_ones(family, dtype,
 def test_head_alone_takes_chosen_positions(family):
     model = golden_runs.model(family)
     ids, golden = golden_forward(family)
-    states, _ = hidden(model, ids, valid=jnp.ones(ids.shape, bool))
+    states, _ = hidden(model, ids)
     chosen = np.asarray(model.logits(states[:, [3, 30]]))
     assert np.abs(chosen - golden[:, [3, 30]]).max() <= 1e-2
 
@@ -157,16 +153,18 @@ def test_logits_of_chosen_tokens_leave_the_others_alone(tied):
 def test_wrong_shapes_are_refused_while_tracing():
     model = golden_runs.model("llada")
     ids = jnp.zeros((2, 4), jnp.int32)
-    canvas = {"valid": jnp.ones((2, 9), bool), "cache": model.init_cache(2, 9)}
+    canvas = {"start": jnp.zeros(2, jnp.int32), "cache": model.init_cache(2, 9)}
     for wrong in (
         {"write": jnp.ones((1, 4), bool)},
         {"start": jnp.zeros((2, 1), jnp.int32)},
-        {"valid": jnp.ones((1, 9), bool)},
+        {"lengths": jnp.ones(1, jnp.int32)},
     ):
         with pytest.raises(AssertionError, match="shape"):
             jax.eval_shape(lambda settings: model.hidden(ids, **settings), {**canvas, **wrong})
     with pytest.raises(ValueError, match="without a cache"):
-        model.hidden(ids, valid=canvas["valid"])
+        model.hidden(ids, start=canvas["start"])
+    with pytest.raises(ValueError, match="4 positions of a canvas of 9"):
+        model.hidden(ids, cache=canvas["cache"])
     states = jnp.zeros((2, 3, model.config.width))
     for tokens in (ids[0], ids[:1]):
         with pytest.raises(AssertionError, match="shape"):

@@ -58,7 +58,7 @@ def test_confidence_is_the_models_probability_of_the_token(streamed, request):
 
     @jax.jit
     def predict(canvas: jax.Array) -> jax.Array:
-        hidden, _ = LLADA.hidden(canvas, valid=jnp.ones(canvas.shape, bool))
+        hidden, _ = LLADA.hidden(canvas)
         return jax.nn.softmax(LLADA.logits(hidden))
 
     probabilities = np.asarray(predict(canvas))[0, len(prompt) :]

@@ -28,13 +28,13 @@ def test_masks_cover_answers_only():
         assert not hidden[i, : len(row.prompt)].any()
         assert not hidden[i, end:].any()
         assert hidden[i].any()
-        assert batch.valid[i].sum() == min(end, 168)
+        assert batch.lengths[i] == min(end, 168)
 
 
 def test_every_other_row_is_masked_as_blockwise_decoding_meets_it():
     batch = mask(rows(200), 168, np.random.default_rng(0))
     hidden = batch.noisy == MASK
-    ends = [(hidden[i] | ~batch.valid[i])[-20:].all() for i in range(200)]
+    ends = [(hidden[i] | (np.arange(168) >= batch.lengths[i]))[-20:].all() for i in range(200)]
     assert all(ends[1::2])
     assert not all(ends[::2])
 

@@ -16,7 +16,7 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
-from depcap_jax.models import Transformer
+from depcap_jax.models import Transformer, layers
 from depcap_jax.tiny import task
 from training import batches, learning, train, vocabulary
 from training.batches import Batches, encode
@@ -116,7 +116,7 @@ def test_dream_learns_the_next_position(dream):
 
     @jax.jit
     def plain_and_trained(model):
-        return jax.nn.log_softmax(model(batch.noisy, batch.valid)), learning.token_losses(model, batch)
+        return jax.nn.log_softmax(model(batch.noisy, batch.lengths)), learning.token_losses(model, batch)
 
     logits, losses = map(np.asarray, plain_and_trained(model))
     every, ids = np.arange(4), batch.clean
@@ -141,9 +141,9 @@ def test_a_cached_loss_is_that_of_a_cached_decoder(family):
 
     @jax.jit
     def cached_pass(model, line, first, write):
-        _, cache = model.hidden(line.before, valid=line.valid, cache=model.init_cache(1, 168))
+        _, cache = model.hidden(line.before, lengths=line.lengths, cache=model.init_cache(1, 168))
         ids = jax.lax.dynamic_slice_in_dim(line.noisy, first, width, axis=1)
-        hidden, _ = model.hidden(ids, valid=line.valid, start=first[None], cache=cache, write=write[None])
+        hidden, _ = model.hidden(ids, lengths=line.lengths, start=first[None], cache=cache, write=write[None])
         return jax.nn.log_softmax(model.logits(hidden))[0]
 
     for i, span in enumerate(spans):
@@ -212,7 +212,7 @@ def test_a_run_starts_from_the_weights_of_another(llada, dream, tmp_path):
         train.Run("llada", tmp_path / "d", start=dream.folder)
 
 
-def test_a_dream_starts_with_what_a_llada_predicts(llada, tmp_path):
+def test_a_dream_starts_with_what_a_llada_predicts(llada, tmp_path, monkeypatch):
     """Its hidden state at i - 1 is LLaDA's at i; embeddings of different sizes make no difference here."""
     shutil.copytree(llada.folder, tmp_path / "a")
     first = train.Run("llada", tmp_path / "a", resume=True)
@@ -221,11 +221,13 @@ def test_a_dream_starts_with_what_a_llada_predicts(llada, tmp_path):
     first.save()
     second = train.Run("dream", tmp_path / "b", start=tmp_path / "a")
     ids = jnp.asarray(mask(rows(4), 168, np.random.default_rng(0)).noisy)
-    valid = jnp.ones(ids.shape, bool)
-    hidden = jax.jit(lambda model, valid: model.hidden(ids, valid=valid)[0])
-    # The token at 0 is lost, and nothing stands behind the last one: mask both.
-    expected = hidden(first.model(), valid.at[:, 0].set(False))[:, 1:]
-    rotated = hidden(second.model(), valid)[:, :-1]
+    rotated = second.model().hidden(ids)[0][:, :-1]
+    # The token at 0 is lost, and nothing stands behind the last one: hide both.
+    attend = layers._attend
+    monkeypatch.setattr(
+        layers, "_attend", lambda q, k, v, n, fused: attend(q, k[:, 1:], v[:, 1:], n - 1, fused)
+    )
+    expected = first.model().hidden(ids)[0][:, 1:]
     assert float(jnp.max(jnp.abs(rotated - expected))) < 0.1 * float(jnp.max(jnp.abs(expected)))
 
 

@@ -184,7 +184,7 @@ def _masked_sums(
     truth = jnp.take_along_axis(tokens, inside, axis=1)
     rows = jnp.arange(len(tokens))[:, None]
     noisy = tokens.at[rows, jnp.where(masked, position, canvas)].set(model.config.mask_token_id, mode="drop")
-    hidden, _ = model.hidden(noisy, valid=jnp.arange(canvas)[None] < lengths[:, None])
+    hidden, _ = model.hidden(noisy, lengths=lengths)
     source = model.source(inside)
     logits = model.logits(jnp.take_along_axis(hidden, source[..., None], axis=1))  # [B, W, V]
     chosen = jnp.take_along_axis(logits, truth[..., None], axis=2)[..., 0]
