@@ -145,8 +145,11 @@ class Transformer(nnx.Module):
         They are what `logits` has at these ids, for a small part of its cost.
         """
         chex.assert_shape([hidden, tokens], [(None, None, self.config.width), (len(hidden), None)])
-        columns = _columns(self.embed[...].T if self.head is None else self.head[...], tokens)
-        return jnp.einsum("bqd,dbn->bqn", hidden, columns, preferred_element_type=jnp.float32)
+        if self.head is None:
+            chosen, axes = _take(self.embed[...], tokens, axis=0), "bqd,bnd->bqn"
+        else:
+            chosen, axes = _take(self.head[...], tokens, axis=1), "bqd,dbn->bqn"
+        return jnp.einsum(axes, hidden, chosen, preferred_element_type=jnp.float32)
 
     def source(self, position: jax.Array) -> jax.Array:
         """Where the model predicts a position: the positions whose hidden states predict `position` [...].
@@ -198,21 +201,23 @@ def _copy(model: Transformer) -> Transformer:
     return jax.tree.map(lambda leaf: leaf, model)  # of the module, not of its arrays
 
 
-def _columns(head: jax.Array, tokens: jax.Array) -> jax.Array:
-    """The columns [D, B, N] of the head [D, V] that belong to tokens [B, N]."""
+def _take(weights: jax.Array, tokens: jax.Array, *, axis: int) -> jax.Array:
+    """What belongs to tokens [B, N] along the vocabulary's axis of weights."""
 
-    def plain(head: jax.Array, tokens: jax.Array) -> jax.Array:
-        return jnp.take(head, tokens, axis=1, mode="clip")
+    def plain(weights: jax.Array, tokens: jax.Array) -> jax.Array:
+        return jnp.take(weights, tokens, axis=axis, mode="clip")
 
-    def as_bits(head: jax.Array, tokens: jax.Array) -> jax.Array:
-        head, tokens = lax.optimization_barrier((head, tokens))  # or a loop would keep a copy of the bits
-        bits = lax.bitcast_convert_type(head, jnp.uint16)
-        return lax.bitcast_convert_type(plain(bits, tokens), head.dtype)
+    def as_bits(weights: jax.Array, tokens: jax.Array) -> jax.Array:
+        weights, tokens = lax.optimization_barrier(
+            (weights, tokens)
+        )  # or a loop would keep a copy of the bits
+        bits = lax.bitcast_convert_type(weights, jnp.uint16)
+        return lax.bitcast_convert_type(plain(bits, tokens), weights.dtype)
 
-    if head.dtype.itemsize != 2:
-        return plain(head, tokens)
-    # XLA's CPU backend takes nothing from arrays in half precision: it would make a float32 copy of the head.
-    return lax.platform_dependent(head, tokens, cpu=as_bits, default=plain)
+    if weights.dtype.itemsize != 2:
+        return plain(weights, tokens)
+    # XLA's CPU backend takes nothing from arrays in half precision: it would make a copy in float32.
+    return lax.platform_dependent(weights, tokens, cpu=as_bits, default=plain)
 
 
 def _length(cache: KVCache) -> int:

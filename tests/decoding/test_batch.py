@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_models import small_model
 
 import depcap_jax as dc
 
@@ -31,10 +31,10 @@ def answers(model, ids, lengths, config, key=None) -> list[tuple]:
     return [tuple(np.asarray(field[row]).tolist() for field in fields) for row in range(len(lengths))]
 
 
-@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+@pytest.mark.parametrize("cache", ["none", pytest.param("prefix", marks=pytest.mark.compiler), "dual"])
 @pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=pytest.mark.compiler)])
 def test_alone_in_a_batch_in_any_order_and_padding(family, cache):
-    model, config, ids = golden_runs.model(family), config_of(cache), prompts()
+    model, config, ids = small_model(family), config_of(cache), prompts()
     together = answers(model, ids, LENGTHS, config)
     assert len({row[0].__str__() for row in together}) == len(LENGTHS), "the rows are to differ"
 
@@ -55,7 +55,7 @@ def test_alone_in_a_batch_in_any_order_and_padding(family, cache):
 @pytest.mark.parametrize("cache", [pytest.param("none", marks=pytest.mark.compiler), "dual"])
 def test_stopping_at_the_end_of_text_changes_no_visible_token(cache):
     """Three rows whose answers reach an end-of-text token at different times, and one that never does."""
-    model, ids = golden_runs.model("llada"), prompts()
+    model, ids = small_model("llada"), prompts()
     full = dc.generate(model, ids, LENGTHS, config=config_of(cache))
     tokens = np.asarray(full.tokens)
     ends = tuple(sorted({int(tokens[0, 3]), int(tokens[1, 20]), int(tokens[2, 40])}))
@@ -84,7 +84,7 @@ def with_eos(model: dc.Transformer, ends: tuple[int, ...]) -> dc.Transformer:
 
 def test_driving_the_loop_and_swapping_rows():
     """`decode_step` by hand: a finished row makes place for a new prompt, and nobody notices."""
-    model, config, ids = golden_runs.model("llada"), config_of("dual"), prompts()
+    model, config, ids = small_model("llada"), config_of("dual"), prompts()
     expected = answers(model, ids, LENGTHS, config)
     step, begin = jax.jit(dc.decode_step), jax.jit(dc.start)
     finish, is_live, swap = jax.jit(dc.finish), jax.jit(dc.is_live), jax.jit(dc.swap_rows)
@@ -120,7 +120,7 @@ def test_driving_the_loop_and_swapping_rows():
     ],
 )
 def test_sampling_follows_the_key_and_not_the_batch(settings):
-    model, ids = golden_runs.model("llada"), prompts()
+    model, ids = small_model("llada"), prompts()
     config = config_of("dual", gen_length=24, **settings)
     key = jax.random.key(3)
     together = answers(model, ids, LENGTHS, config, key)

@@ -18,7 +18,7 @@ def run(config: dc.DecodeConfig) -> dc.DecodeResult:
     return dc.generate(golden_runs.model("dream"), np.array([PROMPT]), config=config)
 
 
-@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("cache", [pytest.param("prefix", marks=pytest.mark.compiler), "dual"])
 def test_one_block_refreshed_at_every_step_is_no_cache(cache):
     settings = {"gen_length": 32, "block_length": 32, "stop_at_eos": False}
     plain = run(dc.recipe("cap", **settings))
@@ -32,7 +32,7 @@ def test_one_block_refreshed_at_every_step_is_no_cache(cache):
         assert (np.asarray(stale.tokens) != np.asarray(plain.tokens)).any(), "the cache is to matter here"
 
 
-@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("cache", [pytest.param("prefix", marks=pytest.mark.compiler), "dual"])
 @pytest.mark.parametrize("name", [pytest.param("vanilla", marks=pytest.mark.compiler), "depcap"])
 def test_the_first_token_of_a_block_obeys_the_rule_of_all_others(name, cache):
     """Pass for pass what the eager twin does, which knows no special first token."""

@@ -15,7 +15,7 @@ PROMPTS = np.random.default_rng(0).integers(0, 500, (4, 16)).astype(np.int32)
 LENGTHS = np.array([16, 3, 9, 12], np.int32)
 
 
-@pytest.mark.parametrize("family", [pytest.param("llada", marks=pytest.mark.compiler), "dream"])
+@pytest.mark.compiler
 def test_eight_devices_give_the_answers_of_one(family):
     """Called directly, on prompts that are already split: nothing of them is pulled to the host."""
     assert jax.device_count() == 8

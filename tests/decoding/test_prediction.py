@@ -28,11 +28,16 @@ def in_tiles(model, hidden, ahead, reach):
     return read_head(model, hidden, POSITION, glance, sampling=None, draw=DRAW)
 
 
+@jax.jit
+def at_once(model, hidden):
+    return predict(model, model.logits(hidden), POSITION, NEAR, WATCH, AHEAD)
+
+
 @pytest.mark.parametrize("reach", [1, 16, 60, 70, 100])
 @pytest.mark.parametrize("ahead", [True, False])
 def test_tiles_are_the_whole(hidden, ahead, reach):
     model = small_model("llada")
-    whole = predict(model, model.logits(hidden), POSITION, NEAR, WATCH, AHEAD)
+    whole = at_once(model, hidden)
     tiles = in_tiles(model, hidden, jnp.asarray(ahead), jnp.int32(reach))
     for one, other in zip(whole[: 3 if ahead else 2], tiles, strict=False):
         for expected, read in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):

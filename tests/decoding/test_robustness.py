@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 
-import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_models import small_model
 
 import depcap_jax as dc
 
@@ -18,7 +18,7 @@ MASK, PAD = 510, 509
 
 @pytest.fixture(scope="module")
 def model() -> dc.Transformer:
-    return golden_runs.model("llada")
+    return small_model("llada")
 
 
 def quick(**changes) -> dc.DecodeConfig:
@@ -135,7 +135,7 @@ def test_sampling_needs_a_key(model):
 @pytest.mark.parametrize("family", ["llada", "dream"])
 @pytest.mark.parametrize("cache", ["none", "dual"])
 def test_an_empty_prompt_decodes(family, cache):
-    model = golden_runs.model(family)
+    model = small_model(family)
     result = dc.generate(model, np.zeros((1, 4), np.int32), np.array([0]), config=quick(cache=cache))
     assert result.status[0] == dc.Status.OK
     assert result.lengths[0] == 16

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 from predictions import log_softmax
+from small_models import small_model
 
 import depcap_jax as dc
 from depcap_jax.decoding.generate import _generate
@@ -35,7 +35,7 @@ CONFIGS = {
 
 @pytest.fixture(scope="module")
 def model() -> dc.Transformer:
-    return golden_runs.model("llada")
+    return small_model("llada")
 
 
 @pytest.fixture(scope="module", params=list(CONFIGS))

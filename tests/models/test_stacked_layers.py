@@ -62,7 +62,14 @@ def test_split_over_devices(converted_dir):
 
 
 @pytest.mark.parametrize(
-    "cache", ["dual", *(pytest.param(name, marks=pytest.mark.compiler) for name in ("none", "prefix"))]
+    ("family", "cache"),
+    [
+        ("dream", "dual"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.compiler)
+            for pair in [("llada", "dual"), ("llada", "none"), ("llada", "prefix"), ("dream", "prefix")]
+        ),
+    ],
 )
 def test_the_same_tokens(family, cache):
     model = golden_runs.model(family)
