@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
@@ -74,12 +74,10 @@ def load(
         dtype = "float32" if str(path) in EMBEDDED else source.dtype
     name = dtype_name(dtype)
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
-    if scan_layers is None:
-        scan_layers = device.platform == "tpu"
     model = with_leaves(
         source.config,
         source.read_arrays(name, lambda leaf: _sharding_of(leaf, source.config, mesh)),
-        scan_layers=scan_layers,
+        scan_layers=device.platform == "tpu" if scan_layers is None else scan_layers,
     )
     model.fused_attention = _has_fused_attention(device, name) if fused_attention is None else fused_attention
     return model, load_tokenizer(source.tokenizer_folder)
@@ -140,7 +138,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
     )
 
 
-def _has_fused_attention(device: jax.Device, dtype: str) -> bool:
+def _has_fused_attention(device: Any, dtype: str) -> bool:
     """Whether cuDNN's attention runs there: on NVIDIA GPUs from Ampere (8.0) on, in half precision."""
     if device.platform != "gpu" or dtype == "float32":
         return False

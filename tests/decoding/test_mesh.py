@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import depcap_jax as dc
+from depcap_jax.models.parameters import get_leaves
 
 CONFIG = dc.recipe("depcap", cache="dual", gen_length=24, l_min=4, l_max=16, tau_low=0.5, stop_at_eos=False)
 PROMPTS = np.random.default_rng(0).integers(0, 500, (4, 16)).astype(np.int32)
@@ -22,7 +23,7 @@ def test_eight_devices_give_the_answers_of_one(family):
     alone = dc.generate(golden_runs.model(family), PROMPTS, LENGTHS, config=CONFIG)
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto, AxisType.Auto))
     model, _ = dc.load(golden_runs.GOLDEN / family, mesh=mesh)
-    assert model.layers[0].ff.up.kernel[...].sharding == NamedSharding(mesh, P(None, "tensor"))
+    assert get_leaves(model)["layers.0.ff.up.kernel"].sharding == NamedSharding(mesh, P(None, "tensor"))
     rows = NamedSharding(mesh, P("data"))
     sharded = jax.device_put(PROMPTS, rows), jax.device_put(LENGTHS, rows)
     on_mesh = dc.generate(model, *sharded, config=CONFIG)

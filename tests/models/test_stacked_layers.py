@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import chex
 import golden_runs
@@ -55,7 +56,8 @@ def test_loaded_saved_and_exported(family, golden_dir, converted_dir, tmp_path):
 def test_split_over_devices(converted_dir):
     mesh = jax.make_mesh((4,), ("tensor",))
     model, _ = dc.load(converted_dir / "llada", mesh=mesh, scan_layers=True)
-    gate = model.layers.ff.gate.kernel[...]
+    layers: Any = model.layers
+    gate = layers.ff.gate.kernel[...]
     assert gate.sharding.spec == PartitionSpec(None, None, "tensor")
     assert gate.sharding.shard_shape(gate.shape)[2] == gate.shape[2] // 4
     equal(model, golden_runs.model("llada"))
