@@ -82,6 +82,7 @@ def with_eos(model: dc.Transformer, ends: tuple[int, ...]) -> dc.Transformer:
     return jax.tree.unflatten(jax.tree.structure(fresh), jax.tree.leaves(model))
 
 
+@pytest.mark.compiler
 def test_driving_the_loop_and_swapping_rows():
     """`decode_step` by hand: a finished row makes place for a new prompt, and nobody notices."""
     model, config, ids = small_model("llada"), config_of("dual"), prompts()

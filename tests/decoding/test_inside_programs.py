@@ -56,6 +56,7 @@ def test_in_a_scan(model, plain):
     assert int(total) == sum(int(result.nfe.sum()) for result in plain)
 
 
+@pytest.mark.compiler
 def test_under_vmap(model, plain):
     """One compiled loop over all batches; it turns until the last row of the last batch is done."""
     many = jax.jit(jax.vmap(lambda m, ids, n: dc.generate(m, ids, n, config=CONFIG), (None, 0, 0)))

@@ -178,6 +178,7 @@ class ByGuess:
         return 3 + jnp.sum(jnp.where(inside, prediction.token, 0), axis=1) % 7, None, None
 
 
+@pytest.mark.compiler
 def test_a_sliding_window_sees_nothing_of_its_neighbours_in_a_cached_pass():
     """Rows in different blocks, refreshing at different turns, against each of them alone."""
     cache = dc.DualCache(quorum=0.0, refresh_every=3)

@@ -149,7 +149,8 @@ def test_tiny_answers(model):
         assert int(result.block_sizes.sum()) == gen_length
 
 
-@pytest.mark.parametrize("name", ["depcap", pytest.param("adablock", marks=pytest.mark.compiler)])
+@pytest.mark.compiler
+@pytest.mark.parametrize("name", ["depcap", "adablock"])
 def test_integers_of_64_bits_change_nothing(model, name):
     own = {"delimiter_ids": (5,)} if name == "adablock" else {"l_min": 4, "l_max": 8}
     config = dc.recipe(name, cache="dual", gen_length=16, stop_at_eos=False, **own)

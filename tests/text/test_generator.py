@@ -88,6 +88,7 @@ def test_another_key_gives_another_sample():
     assert first[0].tokens != first[1].tokens
 
 
+@pytest.mark.compiler
 def test_samples_do_not_depend_on_the_batch():
     prompts, key = ["w1 w2", "w1 w2", "w3", "w4 w5 w6"], jax.random.key(3)
     together = TextGenerator(LLADA, BARE, SAMPLING, batch_size=4)

@@ -124,6 +124,7 @@ def test_dream_learns_the_next_position(dream):
     np.testing.assert_allclose(losses[:, 50], -logits[every, 49, ids[:, 50]], rtol=1e-4)
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_a_cached_loss_is_that_of_a_cached_decoder(family):
     """A full pass over what was known when the block began, then one over the block or what follows too."""
@@ -169,6 +170,7 @@ def test_loss_goes_down(family, request):
     assert logged[0]["step"] == 50
 
 
+@pytest.mark.compiler
 def test_the_losses_by_kind_are_those_of_the_averaged_weights(llada):
     """And on the same masks each time."""
     model = llada.run.model()
@@ -180,6 +182,7 @@ def test_the_losses_by_kind_are_those_of_the_averaged_weights(llada):
     assert llada.run.evaluate() == by_kind
 
 
+@pytest.mark.compiler
 def test_resumed_run_equals_unbroken_run(tmp_path):
     unbroken = train.Run("llada", tmp_path / "a")
     whole = unbroken.train(steps=12, quiet=True)
@@ -203,6 +206,7 @@ def test_rate_falls_to_zero_at_the_end_of_any_plan():
     assert learning.rate_at(500, 1.0) < 0.01 * learning.PEAK_RATE
 
 
+@pytest.mark.compiler
 def test_a_run_starts_from_the_weights_of_another(llada, dream, tmp_path):
     second = train.Run("llada", tmp_path / "b", start=llada.folder)
     for name, leaf in llada.run.state["average"].items():
@@ -212,6 +216,7 @@ def test_a_run_starts_from_the_weights_of_another(llada, dream, tmp_path):
         train.Run("llada", tmp_path / "d", start=dream.folder)
 
 
+@pytest.mark.compiler
 def test_a_dream_starts_with_what_a_llada_predicts(llada, tmp_path, monkeypatch):
     """Its hidden state at i - 1 is LLaDA's at i; embeddings of different sizes make no difference here."""
     shutil.copytree(llada.folder, tmp_path / "a")
@@ -231,17 +236,20 @@ def test_a_dream_starts_with_what_a_llada_predicts(llada, tmp_path, monkeypatch)
     assert float(jnp.max(jnp.abs(rotated - expected))) < 0.1 * float(jnp.max(jnp.abs(expected)))
 
 
+@pytest.mark.compiler
 def test_a_shift_that_cannot_carry_every_token_is_refused(llada):
     params = llada.run.state["params"]
     with pytest.raises(ValueError, match="1 key/value heads and values 16 wide"):
         dream_from_llada(params, params, dataclasses.replace(small_config("dream"), num_kv_heads=1))
 
 
+@pytest.mark.compiler
 def test_another_model_is_not_resumed(llada):
     with pytest.raises(ValueError, match="other sizes"):
         train.Run("dream", llada.folder, resume=True)
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
