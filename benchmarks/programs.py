@@ -63,7 +63,11 @@ def main() -> None:
     parser.add_argument("--fused-attention", action=argparse.BooleanOptionalAction, default=False)
     chosen = parser.parse_args()
 
+    if chosen.target and "/" in chosen.target and not Path(chosen.target).is_file():
+        parser.error(f"--target {chosen.target}: no such file")
     platform, devices = find_devices(chosen.target)
+    if not 1 <= chosen.devices <= len(devices):
+        parser.error(f"--devices {chosen.devices}: there are {len(devices)}")
     mesh = Mesh(np.asarray(devices[: chosen.devices]), ("tensor",))
     config, dtype = MODELS[chosen.model]
     model = dc.Transformer.abstract(dataclasses.replace(config, num_layers=chosen.layers), dtype=dtype)

@@ -198,7 +198,7 @@ class Run:
 def draw(folder: Path) -> None:
     """Draws the loss curve of a run as `loss.png`, if matplotlib is there."""
     try:
-        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
+        from matplotlib.figure import Figure
     except ImportError:
         return
     log = folder / "log.jsonl"

@@ -68,18 +68,25 @@ def load(
 
     Raises:
       CheckpointError: if the path is no checkpoint, or a damaged or contradictory one.
+      ValueError: if attention is to be fused where it cannot be.
     """
     source = open_checkpoint(path)
     if dtype is None:
         dtype = "float32" if str(path) in EMBEDDED else source.dtype
     name = dtype_name(dtype)
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    can_fuse = has_fused_attention(device, name)
+    if fused_attention and not can_fuse:
+        raise ValueError(
+            "fused_attention is for NVIDIA GPUs from Ampere on, in bfloat16 or float16; "
+            f"got {name} on {device}"
+        )
     model = with_leaves(
         source.config,
         source.read_arrays(name, lambda leaf: _sharding_of(leaf, source.config, mesh)),
         scan_layers=device.platform == "tpu" if scan_layers is None else scan_layers,
     )
-    model.fused_attention = _has_fused_attention(device, name) if fused_attention is None else fused_attention
+    model.fused_attention = can_fuse if fused_attention is None else fused_attention
     return model, load_tokenizer(source.tokenizer_folder)
 
 
@@ -138,7 +145,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
     )
 
 
-def _has_fused_attention(device: Any, dtype: str) -> bool:
+def has_fused_attention(device: Any, dtype: str) -> bool:
     """Whether cuDNN's attention runs there: on NVIDIA GPUs from Ampere (8.0) on, in half precision."""
     if device.platform != "gpu" or dtype == "float32":
         return False

@@ -20,7 +20,7 @@ from depcap_jax.evaluation.summary import COLUMNS, cells, failures, to_csv, to_m
 from depcap_jax.evaluation.tasks import Task, load_task
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
+    from matplotlib.figure import Figure
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:

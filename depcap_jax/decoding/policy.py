@@ -106,7 +106,7 @@ def policy(cls: _Class) -> _Class:
         if own_check is not None:
             own_check(self)
 
-    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]  # a dataclass calls it
+    cls.__post_init__ = __post_init__
     made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     fields = dataclasses.fields(made)
     static = tuple(field.name for field in fields if field.metadata.get("static", False))

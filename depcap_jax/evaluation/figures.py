@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes  # pyright: ignore[reportMissingImports]  # optional
-    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from depcap_jax.evaluation.engine import Run
 
@@ -18,18 +19,16 @@ _OTHER_MARKER = "D"
 
 def require_matplotlib() -> None:
     """Raises ModuleNotFoundError, naming the extra, if there is no matplotlib."""
-    try:
-        import matplotlib  # noqa: F401  # pyright: ignore[reportMissingImports]  # is it there?
-    except ModuleNotFoundError:
+    if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError(
             'plots need matplotlib: pip install "depcap_jax[plot]"; or leave them out with --no-plots'
-        ) from None
+        )
 
 
 def plot_table(runs: Sequence[Run], title: str) -> Figure:
     """Accuracy and forward passes against tokens per second; one colour per decoder, one marker per cache."""
     figure, axes = _panels(2, title)
-    from matplotlib.lines import Line2D  # pyright: ignore[reportMissingImports]  # optional
+    from matplotlib.lines import Line2D
 
     labels = list(dict.fromkeys(run.decoder.label for run in runs))
     for run in runs:
@@ -89,7 +88,7 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
 
 def _panels(count: int, title: str) -> tuple[Figure, list[Axes]]:
     require_matplotlib()
-    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]  # optional
+    from matplotlib.figure import Figure
 
     # Without pyplot: no window system is touched and nothing is kept open.
     figure = Figure(figsize=(4.5 * count + 1.5, 3.6), layout="constrained")

@@ -5,6 +5,7 @@ A mesh axis that is absent, or that does not divide the logical axis, leaves tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -43,13 +44,10 @@ def weight_sharding(name: str, config: ModelConfig, mesh: Mesh) -> NamedSharding
     "layers.0.attn.q.kernel" is of one layer, "layers.attn.q.kernel" of all, whose stack is not split.
     """
     mesh = auto_mesh(mesh)
-    where, _, rest = name.removeprefix("layers.").partition(".")
-    if not name.startswith("layers."):
-        axes = LOGICAL_AXES[name]
-    elif where.isdigit():
-        axes = LOGICAL_AXES[rest]
-    else:
-        axes = (None, *LOGICAL_AXES[name.removeprefix("layers.")])
+    in_layers = name.removeprefix("layers.")
+    weight = re.sub(r"^\d+\.", "", in_layers)
+    stacked = name != in_layers == weight
+    axes = (*[None] * stacked, *LOGICAL_AXES[weight])
     # A head is never cut in two, so head axes are counted in heads, not in columns.
     sizes = {
         "vocab": config.embedding_size,

@@ -97,4 +97,4 @@ def _complete(tokens: list[int], decode: Decode) -> list[int]:
 
 def _with_special_tokens(tokenizer: PreTrainedTokenizerBase) -> Decode:
     settings = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
-    return lambda ids: str(tokenizer.decode(ids, **settings))  # type: ignore[arg-type]  # one text for one list
+    return lambda ids: str(tokenizer.decode(ids, **settings))

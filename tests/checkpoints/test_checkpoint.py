@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import types
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from small_checkpoints import (
 
 from depcap_jax.checkpoints.conversion import convert
 from depcap_jax.checkpoints.errors import CheckpointError
-from depcap_jax.checkpoints.loading import load, save
+from depcap_jax.checkpoints.loading import has_fused_attention, load, save
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models import ConfigError
 from depcap_jax.text.codec import MissingTokenizerError, require_tokenizer
@@ -224,3 +225,25 @@ def test_published_vocabulary_of_dream():
 
 def test_published_folder_without_a_vocabulary_has_no_tokenizer():
     assert load_tokenizer(published_data("llada-8b-instruct")) is None
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "dtype", "fused"),
+    [
+        ("gpu", "8.0", "bfloat16", True),
+        ("gpu", "12.0", "float16", True),
+        ("gpu", "7.5", "float16", False),  # a T4
+        ("gpu", "8.0", "float32", False),
+        ("gpu", "gfx90a", "bfloat16", False),  # AMD
+        ("cpu", None, "bfloat16", False),
+    ],
+)
+def test_attention_is_fused_where_cudnn_can(platform, capability, dtype, fused):
+    device = types.SimpleNamespace(platform=platform, compute_capability=capability)
+    assert has_fused_attention(device, dtype) is fused
+
+
+def test_attention_that_cannot_be_fused_is_refused(golden_dir):
+    with pytest.raises(ValueError, match=r"Ampere on, in bfloat16 or float16; got float32 on cpu"):
+        load(golden_dir / "llada", fused_attention=True)
+    assert not load(golden_dir / "llada")[0].fused_attention

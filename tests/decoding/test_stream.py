@@ -38,10 +38,12 @@ def test_it_ends_with_the_tokens_of_generate(family):
 def test_the_host_is_read_once_per_turn(monkeypatch):
     """Every way in which a value of an array reaches the host is counted."""
     kind, reads = type(jnp.zeros(1)), []
+
+    def counted(way, inner):
+        return lambda *args, **settings: reads.append(way) or inner(*args, **settings)
+
     for way in ("__array__", "__int__", "__bool__", "__float__", "__index__"):
-        inner = getattr(kind, way)
-        count = lambda self, *a, way=way, inner=inner, **k: reads.append(way) or inner(self, *a, **k)  # noqa: E731
-        monkeypatch.setattr(kind, way, count)
+        monkeypatch.setattr(kind, way, counted(way, getattr(kind, way)))
     batches, get = [], jax.device_get
     monkeypatch.setattr(jax, "device_get", lambda x: batches.append(len(jax.tree.leaves(x))) or get(x))
     passes = len(list(dc.stream(small_model("llada"), PROMPT, 12, config=CONFIG)))

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("lm_eval", reason='lm-eval is not installed: pip install "depcap_jax[eval]"')
 
-from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]
-from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
-from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]  # an extra
+from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]  # an extra
+from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]  # an extra
 
 from depcap_jax.checkpoints.loading import load
 from depcap_jax.evaluation.decoder import Decoder
@@ -120,7 +120,7 @@ def test_settings_reach_the_decoder(checkpoint):
         == Decoder("depcap", {"cache": "dual", "gen_length": 32, "gamma": -8.0, "l_max": 16}).build()
     )
     ada = DepCapLM(str(checkpoint), recipe="adablock", delimiter_ids="3+4", gen_length=32)
-    assert ada._config.partition.delimiter_ids == (3, 4)  # type: ignore[attr-defined]
+    assert ada._config.partition.delimiter_ids == (3, 4)  # type: ignore[attr-defined]  # of AdaBlocks
 
 
 def test_generate_until(lm, checkpoint):

@@ -46,6 +46,6 @@ def test_text_needs_a_tokenizer():
         Codec(None, VOCAB_SIZE)
     assert issubclass(MissingTokenizerError, ValueError)
     with pytest.raises(TypeError, match="tokenizer must be one of transformers, got Tokenizer"):
-        Codec(BARE.backend_tokenizer, VOCAB_SIZE)  # type: ignore[arg-type]
+        Codec(BARE.backend_tokenizer, VOCAB_SIZE)  # type: ignore[arg-type]  # the mistake meant
     with pytest.raises(TypeError, match="chat must be True, False or None, got 'yes'"):
-        Codec(BARE, VOCAB_SIZE, "yes")  # type: ignore[arg-type]
+        Codec(BARE, VOCAB_SIZE, "yes")  # type: ignore[arg-type]  # the mistake meant

@@ -128,11 +128,11 @@ def test_wrong_arguments_are_named():
     with pytest.raises(MissingTokenizerError, match="no tokenizer"):
         TextGenerator(LLADA, None, GREEDY)
     with pytest.raises(TypeError, match="tokenizer must be"):
-        TextGenerator(LLADA, CHAT.backend_tokenizer, GREEDY)  # type: ignore[arg-type]
+        TextGenerator(LLADA, CHAT.backend_tokenizer, GREEDY)  # type: ignore[arg-type]  # the mistake meant
     with pytest.raises(TypeError, match=r"model must be a model, .* got tuple"):
-        TextGenerator((LLADA, CHAT), CHAT, GREEDY)  # type: ignore[arg-type]
+        TextGenerator((LLADA, CHAT), CHAT, GREEDY)  # type: ignore[arg-type]  # the mistake meant
     with pytest.raises(TypeError, match="config must be a DecodeConfig"):
-        TextGenerator(LLADA, CHAT, "depcap")  # type: ignore[arg-type]
+        TextGenerator(LLADA, CHAT, "depcap")  # type: ignore[arg-type]  # the mistake meant
     with pytest.raises(ValueError, match="no chat template"):
         TextGenerator(LLADA, BARE, GREEDY, chat=True)
     with pytest.raises(ValueError, match=r"batch_size .* got 0"):
@@ -146,11 +146,11 @@ def test_wrong_arguments_are_named():
     assert answer([]) == []
     for prompts in ("w1", {"role": "user", "content": "w1"}, None):
         with pytest.raises(TypeError, match=r"write \[prompt\]"):
-            answer(prompts)  # type: ignore[arg-type]
+            answer(prompts)  # type: ignore[arg-type]  # the mistake meant
     with pytest.raises(TypeError, match="prompt 1 must be a text or a list of messages, got 7"):
-        answer(["w1", 7])  # type: ignore[list-item]
+        answer(["w1", 7])  # type: ignore[list-item]  # the mistake meant
     with pytest.raises(TypeError, match="prompt 0 is a single message"):
-        answer([{"role": "user", "content": "w1"}])  # type: ignore[list-item]
+        answer([{"role": "user", "content": "w1"}])  # type: ignore[list-item]  # the mistake meant
     with pytest.raises(TypeError, match="prompt 0: a message is"):
         answer([[{"role": "user"}]])
     with pytest.raises(ValueError, match="prompt 0 is a conversation without a message"):

@@ -72,7 +72,7 @@ def test_templates_are_checked():
             parse_template(wrong)
     for wrong in (7, None, ["a", 1.5], ["a", True], [None]):
         with pytest.raises(TypeError, match="template"):
-            parse_template(wrong)  # type: ignore[arg-type]
+            parse_template(wrong)  # type: ignore[arg-type]  # the mistake meant
     with pytest.raises(ValueError, match="has 1025 tokens; the model's context has 1024"):
         TextGenerator(LLADA, BARE, GREEDY).infill(["w1", 1024])
 

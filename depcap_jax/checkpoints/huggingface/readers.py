@@ -121,7 +121,7 @@ class TorchFile:
 
 def _import_torch(path: Path) -> Any:
     try:
-        import torch  # pyright: ignore[reportMissingImports]
+        import torch  # pyright: ignore[reportMissingImports]  # an extra
     except ImportError:
         raise CheckpointError(
             f"{path} is a PyTorch archive, which needs PyTorch: pip install 'depcap_jax[torch]', "
@@ -131,7 +131,7 @@ def _import_torch(path: Path) -> Any:
 
 
 def _torch_to_numpy(tensor: Any) -> np.ndarray:
-    import torch  # pyright: ignore[reportMissingImports]
+    import torch  # pyright: ignore[reportMissingImports]  # an extra
 
     tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
     if tensor.dtype == torch.bfloat16:  # numpy has no such dtype: pass the bits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -17,13 +18,11 @@ TASK_FOLDER = Path(__file__).with_name("benchmark_tasks")
 
 def require_lm_eval() -> None:
     """Raises ModuleNotFoundError, naming the extra, if lm-eval is not installed."""
-    try:
-        import lm_eval  # noqa: F401  # pyright: ignore[reportMissingImports]  # is it there?
-    except ModuleNotFoundError as error:
+    if importlib.util.find_spec("lm_eval") is None:
         raise ModuleNotFoundError(
             f'the benchmarks {", ".join(SOURCES)} need lm-eval: pip install "depcap_jax[eval]"; '
             "the task tiny needs nothing"
-        ) from error
+        )
 
 
 def load_benchmark(

@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
-from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
-from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
-from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMissingImports]
+from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]  # an extra
+from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]  # an extra
+from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]  # an extra
+from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMissingImports]  # an extra
 from tqdm import tqdm
 
 from depcap_jax.checkpoints.loading import load
