@@ -1,23 +1,16 @@
-"""What is recomputed, what is reused? One turn's forward pass, and the keys and values it leaves.
-
-A pass covers the whole canvas (a refresh) or, of each row, the span from its block's start to where the
-policy says, at the smallest of a few compiled widths that holds the widest span. Extra positions inside
-a width write nothing.
-"""
+"""What is recomputed, what is reused? The spans of one turn's forward pass; see `spans.py` for the pass."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from depcap_jax.decoding import numerics
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
+from depcap_jax.decoding.spans import Spans, Widths, run_spans
 from depcap_jax.decoding.state import DecodeState
 
 # No pass is compiled for fewer positions: below this its cost is that of reading the weights.
@@ -51,8 +44,9 @@ class Pass(NamedTuple):
 class PassInfo(NamedTuple):
     """What a trace records of a pass."""
 
-    refresh: jax.Array  # [B] bool: all of the row's keys and values were computed anew
-    width: jax.Array  # [B] int32: positions that the pass computed, of every row
+    refresh: jax.Array  # [B] bool: all of the answer's keys and values were computed anew
+    needed: jax.Array  # [B] int32: positions that the row had recomputed; 0 if it took no part
+    width: jax.Array  # [B] int32: positions that were computed for it
 
 
 class Cache(Protocol):
@@ -72,15 +66,25 @@ class Cache(Protocol):
           state: the canvas, and where each row's block lies: a row at a start has moved there, but its end
             is not known yet.
           sizes: how many hidden states are wanted.
-          rows: at least one live row must take part, and none at a start without a full pass.
+          rows: at least one live row must take part. Of a row at a start `sizes.window` positions are
+            predicted, or what is left of the answer.
           memory: what the last call returned.
         """
         ...
 
 
+_TOGETHER = setting(
+    default=512,
+    low=1,
+    doc="positions that a pass computes at once; a batch divided over devices wants all: a large number",
+)
+
+
 @policy
 class NoCache:
     """Every pass is a full one."""
+
+    together: int = _TOGETHER
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> None:
         """Nothing is kept."""
@@ -89,65 +93,128 @@ class NoCache:
     def __call__(
         self, model: DiffusionLM, state: DecodeState, sizes: Sizes, rows: Rows, memory: None
     ) -> tuple[Pass, None, PassInfo]:
-        """One pass over the canvas, for all rows."""
-        hidden, _ = model.hidden(state.tokens, lengths=state.length)
-        hidden = _predicting(model, hidden, state.block_start, sizes.window)
-        width = jnp.full_like(state.block_start, state.tokens.shape[1])
-        return Pass(rows.live, hidden, state.answer_end), None, PassInfo(rows.live, width)
+        """A full pass for every live row."""
+        spans = Spans(rows.live, jnp.zeros_like(state.length), state.length)
+        widths = self.widths(model, sizes, *state.tokens.shape)
+        hidden, _, width = run_spans(model, state, spans, sizes.window, None, widths)
+        needed = jnp.where(rows.live, state.length, 0)
+        return Pass(rows.live, hidden, state.answer_end), None, PassInfo(rows.live, needed, width)
+
+    def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:
+        """What its passes are compiled for."""
+        return Widths.plan(canvas_widths(sizes, batch, canvas), batch, canvas, self.together)
 
 
 class BlockMemory(NamedTuple):
     """What a cache keeps."""
 
     kv: Any  # the model's keys and values
-    passes: jax.Array  # [B] int32: passes since all of the row's keys and values were computed
+    passes: jax.Array  # [B] int32: passes since the row's last refresh, it included
+    refreshes: jax.Array  # [B] int32: how many there were
+    open: jax.Array  # [B] int32: positions that were open at the last one
 
 
 @policy
 class BlockCache:
-    """Fast-dLLM's caches: a full pass at each block start, spans from the block's start between them.
+    """Fast-dLLM's caches: a full pass at each block start, spans around the block between them.
 
-    A row that is due for a full pass waits until a `quorum` of the live rows is due, so that they share it;
-    waiting costs a row no pass of its own and changes none of its tokens.
+    The defaults of `margin`, `refresh_after` and `prompt_every` are the paper's caches.
     """
 
     keep_suffix: ClassVar[bool]
     """Whether what follows the block keeps its keys and values too."""
-    quorum: Number = setting(
-        default=1.0,
-        low=0,
-        high=1,
-        doc="share of the live rows that must be due for a full pass",
-    )
+    margin: int = setting(default=0, low=0, doc="positions before the block that each pass recomputes too")
+    margin_after: int = setting(default=0, low=0, doc="the same behind what a pass recomputes")
     refresh_every: int | jax.Array = setting(
         default=0, low=0, static=False, doc="a full pass also after this many passes inside a block; 0: never"
     )
+    refresh_after: int = setting(
+        default=0,
+        low=0,
+        doc="a full pass after this many committed tokens, in place of one at each block start; 0: at each",
+    )
+    prompt_every: int = setting(
+        default=1,
+        low=1,
+        doc="each n-th full pass recomputes the prompt, the others between them the answer alone",
+    )
+    quorum: Number = setting(
+        default=0.0,
+        low=0,
+        high=1,
+        doc="share of the live rows that must be due for a full pass: those that are due wait for them",
+    )
+    together: int = _TOGETHER
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> BlockMemory:
         """Room for the keys and values of the whole canvas."""
-        return BlockMemory(model.init_cache(batch, length), jnp.zeros(batch, jnp.int32))
+        zeros = jnp.zeros(batch, jnp.int32)
+        return BlockMemory(model.init_cache(batch, length), zeros, zeros, zeros)
 
     def __call__(
         self, model: DiffusionLM, state: DecodeState, sizes: Sizes, rows: Rows, memory: BlockMemory
     ) -> tuple[Pass, BlockMemory, PassInfo]:
-        """A full pass if any row refreshes, else one over the spans; rows that are due may wait."""
-        stale = (self.refresh_every > 0) & (memory.passes >= self.refresh_every)
-        due = rows.live & (rows.at_start | stale)
-        together = _count(due) >= self.quorum * _count(rows.live)
-        refresh = due & together
+        """A full pass for the rows that refresh, spans for the others; rows that are due may wait."""
+        still_open = jnp.sum(state.open, axis=1, dtype=jnp.int32)
+        due = self._is_due(rows, memory, still_open)
+        refresh = due & (_count(due) >= self.quorum * _count(rows.live))
         active = refresh | (rows.live & ~due)
-        spans = _Spans(active, refresh, state.block_end if self.keep_suffix else state.answer_end)
-        widths = block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
-        needed = jnp.max(jnp.where(active, spans.end - state.block_start, 0))
-        index = jnp.where(jnp.any(refresh), len(widths), choose_width(widths, needed))
-        passes = [_span_pass(model, state, spans, sizes.window, width) for width in widths]
-        passes.append(_full_pass(model, state, spans, sizes.window))
-        hidden, kv = _switch_in_place(index, passes, memory.kv)
-        computed = jnp.asarray((*widths, state.tokens.shape[1]), jnp.int32)[index]
-        info = PassInfo(refresh, jnp.full_like(state.block_start, computed))
-        end = jnp.where(refresh, state.answer_end, spans.end)
-        since = jnp.where(refresh, 1, memory.passes + active.astype(jnp.int32))
-        return Pass(active, hidden, end), BlockMemory(kv, since), info
+        spans, end = self._spans(state, sizes, rows, memory, active, refresh)
+        widths = self.widths(model, sizes, *state.tokens.shape)
+        hidden, kv, width = run_spans(model, state, spans, sizes.window, memory.kv, widths)
+        memory = BlockMemory(
+            kv,
+            passes=jnp.where(refresh, 1, memory.passes + active.astype(jnp.int32)),
+            refreshes=memory.refreshes + refresh.astype(jnp.int32),
+            open=jnp.where(refresh, still_open, memory.open),
+        )
+        needed = jnp.where(active, spans.end - spans.begin, 0)
+        return Pass(active, hidden, end), memory, PassInfo(refresh, needed, width)
+
+    def _is_due(self, rows: Rows, memory: BlockMemory, still_open: jax.Array) -> jax.Array:
+        """[B] live rows that want a refresh."""
+        stale = (self.refresh_every > 0) & (memory.passes >= self.refresh_every)
+        if self.refresh_after:
+            committed = memory.open - still_open
+            stale |= (memory.refreshes == 0) | (committed >= self.refresh_after)
+        else:
+            stale |= rows.at_start
+        return rows.live & stale
+
+    def _spans(
+        self,
+        state: DecodeState,
+        sizes: Sizes,
+        rows: Rows,
+        memory: BlockMemory,
+        active: jax.Array,
+        refresh: jax.Array,
+    ) -> tuple[Spans, jax.Array]:
+        """What each row has recomputed, and how far it is predicted [B]."""
+        end = state.answer_end
+        if self.keep_suffix:
+            ahead = jnp.minimum(state.block_start + sizes.window, end)
+            end = jnp.where(refresh, end, jnp.where(rows.at_start, ahead, state.block_end))
+        begin = jnp.where(refresh, state.answer_start, state.block_start) - self.margin
+        whole = refresh & (memory.refreshes % self.prompt_every == 0)
+        length = state.length
+        spans = Spans(
+            active,
+            jnp.where(whole, 0, jnp.maximum(begin, 0)),
+            jnp.where(whole, length, jnp.minimum(end + self.margin_after, length)),
+        )
+        return spans, end
+
+    def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:
+        """What its passes are compiled for."""
+        spans = block_widths(sizes) if self.keep_suffix else suffix_widths(sizes)
+        if self.prompt_every > 1:
+            spans = (*spans, sizes.gen_length)
+        if self.refresh_after:
+            spans = (*spans, min(sizes.window, sizes.gen_length))
+        beside = max(self.margin, int(model.config.predicts_next)) + self.margin_after
+        wanted = (*(span + beside for span in spans), *canvas_widths(sizes, batch, canvas))
+        return Widths.plan(wanted, batch, canvas, self.together)
 
 
 @policy
@@ -172,104 +239,15 @@ def block_widths(sizes: Sizes) -> tuple[int, ...]:
 
 
 def suffix_widths(sizes: Sizes) -> tuple[int, ...]:
-    """The widths compiled for what is left of an answer: its quarters."""
-    return tuple(sorted({-(-sizes.gen_length * quarter // 4) for quarter in (1, 2, 3, 4)}))
+    """The widths compiled for what is left of an answer: its sixths, in steps of the narrowest pass."""
+    step = _NARROWEST * math.ceil(sizes.gen_length / (6 * _NARROWEST))
+    return (*range(step, sizes.gen_length, step), sizes.gen_length)
 
 
-def choose_width(widths: tuple[int, ...], needed: jax.Array) -> jax.Array:
-    """Index of the smallest of `widths` that holds `needed`."""
-    smaller = jnp.asarray(widths, jnp.int32) < needed[None]
-    return jnp.minimum(jnp.sum(smaller, dtype=jnp.int32), len(widths) - 1)
-
-
-class _Spans(NamedTuple):
-    """What a pass recomputes of each row."""
-
-    active: jax.Array  # [B] bool
-    refresh: jax.Array  # [B] bool
-    end: jax.Array  # [B] int32: where the span that began with the block ends
-
-    def contain(self, state: DecodeState, position: jax.Array) -> jax.Array:
-        """Which of the canvas positions [B, Q] an active row recomputes [B, Q]."""
-        inside = (position >= state.block_start[:, None]) & (position < self.end[:, None])
-        return inside & self.active[:, None]
-
-
-_RunPass = Callable[[Any], tuple[jax.Array, Any]]
-"""Of the keys and values: the hidden states [B, window, D], and the keys and values after it."""
-
-
-def _switch_in_place(index: jax.Array, passes: Sequence[_RunPass], kv: Any) -> tuple[jax.Array, Any]:
-    """`lax.switch` for passes that update a cache: each branch is a loop that runs once or not at all.
-
-    XLA copies a buffer that is changed inside a conditional; what a loop carries is changed in place.
-    """
-    hidden = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(passes[0], kv)[0])
-    carry = (index, hidden, kv)
-    for number, run in enumerate(passes):
-        carry = lax.while_loop(
-            lambda carry, number=number: carry[0] == number,
-            lambda carry, run=run: (jnp.full_like(carry[0], -1), *run(carry[2])),
-            carry,
-        )
-    return carry[1:]
-
-
-def _full_pass(model: DiffusionLM, state: DecodeState, spans: _Spans, window: int) -> _RunPass:
-    """A pass over the canvas; rows that do not refresh still see their old keys outside their span.
-
-    What all layers share is computed here, outside of the branch: inside, XLA repeats it in each layer.
-    """
-    write = spans.refresh[:, None] | spans.contain(state, _canvas(state))
-
-    def run(kv: Any) -> tuple[jax.Array, Any]:
-        hidden, kv = model.hidden(state.tokens, lengths=state.length, cache=kv, write=write)
-        return _predicting(model, hidden, state.block_start, window), kv
-
-    return run
-
-
-def _span_pass(model: DiffusionLM, state: DecodeState, spans: _Spans, window: int, width: int) -> _RunPass:
-    """A pass over [block_start, block_start + width) of each row.
-
-    A model that predicts the next position needs the one before the block as a query too; its keys and
-    values stay.
-    """
-    canvas = state.tokens.shape[1]
-    size = min(width + int(model.config.predicts_next), canvas)
-    start = jnp.clip(model.source(state.block_start), 0, canvas - size)  # near an end it begins earlier
-    position = start[:, None] + jnp.arange(size, dtype=jnp.int32)[None]
-    tokens = numerics.take(state.tokens, position)
-    write = spans.contain(state, position)
-
-    def run(kv: Any) -> tuple[jax.Array, Any]:
-        hidden, kv = model.hidden(tokens, lengths=state.length, start=start, cache=kv, write=write)
-        return _predicting(model, hidden, state.block_start, window, first=start), kv
-
-    return run
-
-
-def _predicting(
-    model: DiffusionLM,
-    hidden: jax.Array,
-    block_start: jax.Array,
-    count: int,
-    *,
-    first: jax.Array | None = None,
-) -> jax.Array:
-    """Of hidden states [B, Q, D], those that predict `count` positions from the block's start.
-
-    They are of the positions from `first` [B] on; None: of the whole canvas.
-    """
-    source = model.source(block_start[:, None] + jnp.arange(count, dtype=jnp.int32)[None])
-    offset = source if first is None else source - first[:, None]
-    index = jnp.clip(offset, 0, hidden.shape[1] - 1)  # beyond the pass they mean nothing
-    return numerics.take(hidden, index[..., None], axis=1)
-
-
-def _canvas(state: DecodeState) -> jax.Array:
-    """The canvas positions [1, T]."""
-    return jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
+def canvas_widths(sizes: Sizes, batch: int, canvas: int) -> tuple[int, ...]:
+    """The width of full passes for rows whose prompt is short; a row alone brings a canvas that fits."""
+    prompt = canvas - sizes.gen_length
+    return (sizes.gen_length + _NARROWEST * math.ceil(prompt / (2 * _NARROWEST)),) if batch > 1 else ()
 
 
 def _count(rows: jax.Array) -> jax.Array:

@@ -19,7 +19,7 @@ from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
 
 TILE = 16
-"""Positions per tile: on a CPU a decode took 3 % longer with 32 and 6 % with 64; a tile of 8 costs what 16 do."""
+"""Positions per tile. On CPUs a decode took 3 % longer with 32 and 6 % with 64; 8 cost what 16 do."""
 
 
 class Reads(NamedTuple):

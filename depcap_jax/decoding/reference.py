@@ -40,12 +40,14 @@ def decode_eagerly(model: DiffusionLM, prompt: Sequence[int], config: DecodeConf
     still_open = np.arange(end) >= start
     commit_step = np.zeros(end, int)
     block_sizes: list[int] = []
-    nfe, t, block_end, previous, cache = 0, start, start, None, _EagerCache(model, config.cache, end)
+    nfe, t, block_end, previous = 0, start, start, None
 
+    cache = _EagerCache(model, config, start, end)
     while still_open.any() and not (config.stop_at_eos and _ended(model, tokens[start:], still_open[start:])):
         at_start = not still_open[:block_end].any()
         t = int(np.argmax(still_open)) if at_start else t
-        log_p = _log_softmax(cache.logits(tokens, t, block_end, at_start))  # of [t, end)
+        committed = int((commit_step > 0).sum())
+        log_p = _log_softmax(cache.logits(tokens, t, block_end, at_start, committed))  # of [t, end)
         nfe += 1
         choosable = log_p[:, : model.config.vocab_size].copy()
         choosable[:, model.config.mask_token_id] = -np.inf
@@ -66,27 +68,42 @@ def decode_eagerly(model: DiffusionLM, prompt: Sequence[int], config: DecodeConf
 class _EagerCache:
     """Runs the model over the canvas, and remembers the keys and values that a pass may not renew."""
 
-    def __init__(self, model: DiffusionLM, policy: Any, length: int):
-        self.model, self.policy = model, policy
-        memory = policy.init(model, 1, length)
+    def __init__(self, model: DiffusionLM, config: DecodeConfig, answer_start: int, length: int):
+        self.model, self.policy = model, config.cache
+        self.window, self.answer_start = config.sizes.window, answer_start
+        memory = config.cache.init(model, 1, length)
         self.kv = None if memory is None else memory.kv
-        self.since_refresh = 0
+        self.passes = self.refreshes = self.committed_then = 0
 
-    def logits(self, tokens: np.ndarray, t: int, block_end: int, at_start: bool) -> np.ndarray:
-        """Logits that predict [t, end of the canvas); beyond a dual cache's block they are stale."""
+    def logits(
+        self, tokens: np.ndarray, t: int, block_end: int, at_start: bool, committed: int
+    ) -> np.ndarray:
+        """Logits that predict [t, end of the canvas); beyond a dual cache's span they are stale."""
         position = np.arange(len(tokens))
-        renewed = np.ones(len(tokens), bool)
+        begin, end = 0, len(tokens)
         if isinstance(self.policy, BlockCache):
-            every = int(self.policy.refresh_every)
-            stale = every > 0 and self.since_refresh >= every
-            if not at_start and not stale:
-                renewed = (position >= t) & (
-                    position < (block_end if self.policy.keep_suffix else len(tokens))
-                )
-            self.since_refresh = 1 if renewed.all() else self.since_refresh + 1
+            begin, end = self._span(t, block_end, end, at_start, committed)
+        renewed = (position >= begin) & (position < end)
         logits, self.kv = _forward(self.model, tokens[None], self.kv, renewed[None])
         source = np.asarray(self.model.source(jnp.asarray(position[t:])))
         return np.asarray(logits[0], np.float64)[source]
+
+    def _span(self, t: int, block_end: int, end: int, at_start: bool, committed: int) -> tuple[int, int]:
+        """What this pass recomputes; `committed` tokens stand in the answer."""
+        rule, first = self.policy, self.refreshes == 0
+        refresh = 0 < int(rule.refresh_every) <= self.passes
+        if rule.refresh_after:
+            refresh |= first or committed - self.committed_then >= rule.refresh_after
+        else:
+            refresh |= at_start
+        self.passes += 1
+        if refresh:
+            whole = self.refreshes % rule.prompt_every == 0
+            self.passes, self.committed_then, self.refreshes = 1, committed, self.refreshes + 1
+            return (0, end) if whole else (self.answer_start - rule.margin, end)
+        if rule.keep_suffix:
+            end = t + self.window if at_start else block_end
+        return t - rule.margin, end + rule.margin_after
 
 
 @jax.jit

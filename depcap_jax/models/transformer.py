@@ -98,7 +98,7 @@ class Transformer(nnx.Module):
         rotation = self.on_canvas(canvas).rotation
         assert rotation is not None
         if start is None:
-            rotation = Rotation(*(x[None, :, None] for x in rotation))
+            rotation = Rotation(*(x[None, :length, None] for x in rotation))
         else:
             rotation = rotation.at(start[:, None] + jnp.arange(length, dtype=jnp.int32)[None])
         queries = Queries(rotation, lengths.astype(jnp.int32), start, write, self.fused_attention)
@@ -126,9 +126,9 @@ class Transformer(nnx.Module):
     def on_canvas(self, length: int) -> Transformer:
         """The same model, with the rotations of a canvas computed: what its passes, and their layers, share.
 
-        Inside a pass XLA would compute them anew in every layer, for every head.
+        Those of a longer canvas serve too. Inside a pass XLA would compute them anew in each layer and head.
         """
-        if self.rotation is not None and len(self.rotation.cos) == length:
+        if self.rotation is not None and len(self.rotation.cos) >= length:
             return self
         model = _copy(self)
         model.rotation = nnx.data(Rotation.of_canvas(length, self.config))

@@ -63,7 +63,7 @@ def test_the_page_holds_what_the_trace_says(results, tokenizer):
     assert vanilla["passes"][0]["pairs"] == {}
     for step, told in enumerate(depcap["passes"], start=1):
         assert told["pairs"] == {"conflicts": seen.pairs(step)["conflicts"].ravel().tolist()}
-        assert told["facts"] == {"refresh": 1.0, "width": 12 + 24}
+        assert told["facts"] == {"refresh": 1.0, "needed": 12 + 24, "width": 12 + 24}
     assert any(told["pairs"]["conflicts"] for told in depcap["passes"])
 
 

@@ -1,0 +1,188 @@
+"""A forward pass over a span of each row, and the keys and values it leaves.
+
+Every row has a span of its own. Passes are compiled for a few static widths, and a row takes the smallest
+that holds its span. Rows of one wide width run in groups, one group after the other; their number is data,
+so rows that are done, that wait or whose spans are narrow cost little. Extra positions inside a width and
+extra rows inside a group write nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from depcap_jax.decoding import numerics
+from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.state import DecodeState
+
+
+class Spans(NamedTuple):
+    """What a pass recomputes of each row; clipped to the canvas."""
+
+    active: jax.Array  # [B] bool: rows that take part
+    begin: jax.Array  # [B] int32
+    end: jax.Array  # [B] int32: exclusive
+
+    def contain(self, position: jax.Array) -> jax.Array:
+        """Which of the canvas positions [B, Q] an active row recomputes [B, Q]."""
+        inside = (position >= self.begin[:, None]) & (position < self.end[:, None])
+        return inside & self.active[:, None]
+
+
+class Widths(NamedTuple):
+    """How passes are compiled: for which widths, and how many rows of each run at once."""
+
+    width: tuple[int, ...]  # ascending; the last one is the canvas
+    rows: tuple[int, ...]  # rows in a group; all of them for the narrow ones
+
+    @classmethod
+    def plan(cls, wanted: tuple[int, ...], batch: int, canvas: int, together: int) -> Widths:
+        """Of the widths `wanted`, those below the canvas; groups of no more than `together` positions."""
+        width = (*sorted({w for w in wanted if w < canvas}), canvas)
+        return cls(width, tuple(_halve(batch, max(together // w, 1)) for w in width))
+
+    def choose(self, needed: jax.Array, active: jax.Array) -> jax.Array:
+        """The index [B] of the smallest width that holds `needed` [B]; one past the last if not `active`.
+
+        Rows whose width runs the whole batch at once share the widest of theirs: one pass in place of two.
+        """
+        smaller = jnp.asarray(self.width, jnp.int32)[None] < needed[:, None]
+        index = jnp.minimum(jnp.sum(smaller, axis=1, dtype=jnp.int32), len(self.width) - 1)
+        shares = active & (index < sum(rows == self.rows[0] for rows in self.rows))
+        widest = jnp.max(jnp.where(shares, index, 0))
+        return jnp.where(shares, widest, jnp.where(active, index, len(self.width)))
+
+
+def _halve(rows: int, most: int) -> int:
+    """`rows`, halved until there are at most `most`: so a group divides the batch where it can."""
+    while rows > most:
+        rows = -(-rows // 2)
+    return rows
+
+
+def run_spans(
+    model: DiffusionLM, state: DecodeState, spans: Spans, window: int, kv: Any, widths: Widths
+) -> tuple[jax.Array, Any, jax.Array]:
+    """One forward pass over the spans.
+
+    Args:
+      model: what to run.
+      state: the canvas, and where the blocks start.
+      spans: what to recompute. Queries see all keys and values of the row: new ones inside of its span, and
+        those kept in `kv` outside.
+      window: how many positions from a block's start are to be predicted.
+      kv: the model's keys and values; None if there are none to keep, and spans begin at 0.
+      widths: what is compiled.
+
+    Returns:
+      The hidden states [B, window, D] that predict the window, zeros for rows that took no part; the keys and
+      values; the width [B] at which each row was computed.
+    """
+    batch, canvas = state.tokens.shape
+    # A model that predicts the next position needs the one before the block as a query; its keys stay.
+    first = jnp.clip(jnp.minimum(spans.begin, model.source(state.block_start)), 0, canvas)
+    index = widths.choose(jnp.minimum(spans.end, canvas) - first, spans.active)
+    order = jnp.argsort(index)  # the rows of one width stand together
+    hidden = jax.eval_shape(lambda: model.hidden(state.tokens)[0])
+    carry = (jnp.zeros((batch, window, hidden.shape[-1]), hidden.dtype), kv)
+    # XLA copies a buffer that is changed inside a conditional; what a loop carries is changed in place.
+    for number, (width, size) in enumerate(zip(*widths, strict=True)):
+        active = index == number
+        rows = _Rows(state.tokens, state.length, state.block_start, first, spans._replace(active=active))
+        prepare = functools.partial(_prepare, model, width, window, kv is not None)
+        if size == batch:
+            body = _run_all(prepare, rows)
+        else:
+            before = jnp.sum(index < number, dtype=jnp.int32)
+            body = _run_group(prepare, rows, jnp.roll(order, -before), size)
+        groups = lax.div(jnp.sum(active, dtype=jnp.int32) + (size - 1), jnp.int32(size))
+        carry = lax.fori_loop(0, groups, body, carry)
+    return *carry, jnp.asarray((*widths.width, 0), jnp.int32)[index]
+
+
+class _Rows(NamedTuple):
+    """What a pass knows of some rows: their parts of the state, and their spans."""
+
+    tokens: jax.Array  # [B, T]
+    length: jax.Array  # [B], as all that follows
+    block_start: jax.Array
+    first: jax.Array  # the first query
+    spans: Spans
+
+
+_Run = Callable[[Any], tuple[jax.Array, Any]]
+"""A pass: of the keys and values, the hidden states that predict the window, and the new keys and values."""
+_Carry = tuple[jax.Array, Any]
+_Body = Callable[[jax.Array, _Carry], _Carry]
+
+
+def _run_all(prepare: Callable[[_Rows], _Run], rows: _Rows) -> _Body:
+    """All rows at once; those that are not active change nothing."""
+    # What all layers share is computed out here: inside of the loop, XLA repeats it in each layer.
+    run = prepare(rows)
+
+    def body(_: jax.Array, carry: _Carry) -> _Carry:
+        hidden, kv = carry
+        new, kv = run(kv)
+        return jnp.where(rows.spans.active[:, None, None], new, hidden), kv
+
+    return body
+
+
+def _run_group(prepare: Callable[[_Rows], _Run], rows: _Rows, order: jax.Array, size: int) -> _Body:
+    """`size` rows at a time, in the order [B] given: the active ones come first."""
+
+    def body(group: jax.Array, carry: _Carry) -> _Carry:
+        # Where the batch does not divide, the last group takes some rows again: to the same effect.
+        chosen = lax.dynamic_slice_in_dim(order, group * size, size)
+        take, put = _of_rows(chosen)
+        run = _run_all(prepare, jax.tree.map(take, rows))
+        return jax.tree.map(put, carry, run(group, jax.tree.map(take, carry)))
+
+    return body
+
+
+def _of_rows(chosen: jax.Array) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
+    """Takes the rows `chosen` [g] out of an array [B, ...], and puts them back."""
+
+    def take(x: jax.Array) -> jax.Array:
+        return x.at[chosen].get(mode="promise_in_bounds", unique_indices=True)
+
+    def put(x: jax.Array, rows: jax.Array) -> jax.Array:
+        return x.at[chosen].set(rows, mode="promise_in_bounds", unique_indices=True)
+
+    return take, put
+
+
+def _prepare(model: DiffusionLM, width: int, window: int, cached: bool, rows: _Rows) -> _Run:
+    """The pass over [first, first + width) of each row; 0 is the first where nothing is `cached`."""
+    canvas = rows.tokens.shape[1]
+    if width == canvas or not cached:
+        start, tokens = None, rows.tokens[:, :width]
+        position = jnp.arange(width, dtype=jnp.int32)[None]
+    else:
+        start = jnp.minimum(rows.first, canvas - width)  # near the end it begins earlier
+        position = start[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+        tokens = numerics.take(rows.tokens, position)
+    write = rows.spans.contain(position)
+
+    def run(kv: Any) -> tuple[jax.Array, Any]:
+        hidden, kv = model.hidden(tokens, lengths=rows.length, start=start, cache=kv, write=write)
+        return _predicting(model, hidden, rows.block_start, window, start), kv
+
+    return run
+
+
+def _predicting(
+    model: DiffusionLM, hidden: jax.Array, block_start: jax.Array, window: int, start: jax.Array | None
+) -> jax.Array:
+    """Of hidden states [B, Q, D] from `start` [B] or 0 on, those that predict the window."""
+    source = model.source(block_start[:, None] + jnp.arange(window, dtype=jnp.int32)[None])
+    offset = source if start is None else source - start[:, None]
+    index = jnp.clip(offset, 0, hidden.shape[1] - 1)  # beyond the pass they mean nothing
+    return numerics.take(hidden, index[..., None], axis=1)
