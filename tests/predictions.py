@@ -20,7 +20,7 @@ def prediction_of(logits: np.ndarray, reads: Reads | None = None) -> Prediction:
     reads = reads or Reads()
     size = logits.shape[-1]
     model: Any = types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=size, mask_token_id=size - 1))
-    (made,) = predict(model, jnp.asarray(logits), jnp.zeros(logits.shape[:2], jnp.int32), reads)
+    made = predict(model, jnp.asarray(logits), jnp.zeros(logits.shape[:2], jnp.int32), reads)
     if not reads.pairs:
         return made
     rows = jnp.arange(len(logits))[:, None, None]

@@ -74,9 +74,11 @@ class Cache(Protocol):
 
 
 _TOGETHER = setting(
-    default=512,
+    default=None,
+    kind=int,
     low=1,
-    doc="positions that a pass computes at once; a batch divided over devices wants all: a large number",
+    doc="positions that a pass computes at once, of as many rows as that makes; 128 on CPUs, 512 elsewhere; "
+    "a batch that is divided over devices wants all of them",
 )
 
 
@@ -84,7 +86,7 @@ _TOGETHER = setting(
 class NoCache:
     """Every pass is a full one."""
 
-    together: int = _TOGETHER
+    together: int | None = _TOGETHER
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> None:
         """Nothing is kept."""
@@ -110,6 +112,7 @@ class BlockMemory(NamedTuple):
 
     kv: Any  # the model's keys and values
     passes: jax.Array  # [B] int32: passes since the row's last refresh, it included
+    # These are kept where a setting asks for them.
     refreshes: jax.Array  # [B] int32: how many there were
     open: jax.Array  # [B] int32: positions that were open at the last one
 
@@ -144,7 +147,7 @@ class BlockCache:
         high=1,
         doc="share of the live rows that must be due for a full pass: those that are due wait for them",
     )
-    together: int = _TOGETHER
+    together: int | None = _TOGETHER
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> BlockMemory:
         """Room for the keys and values of the whole canvas."""
@@ -162,12 +165,14 @@ class BlockCache:
         spans, end = self._spans(state, sizes, rows, memory, active, refresh)
         widths = self.widths(model, sizes, *state.tokens.shape)
         hidden, kv, width = run_spans(model, state, spans, sizes.window, memory.kv, widths)
-        memory = BlockMemory(
-            kv,
-            passes=jnp.where(refresh, 1, memory.passes + active.astype(jnp.int32)),
-            refreshes=memory.refreshes + refresh.astype(jnp.int32),
-            open=jnp.where(refresh, still_open, memory.open),
+        memory = memory._replace(
+            kv=kv, passes=jnp.where(refresh, 1, memory.passes + active.astype(jnp.int32))
         )
+        if self.refresh_after or self.prompt_every > 1:
+            memory = memory._replace(
+                refreshes=memory.refreshes + refresh.astype(jnp.int32),
+                open=jnp.where(refresh, still_open, memory.open),
+            )
         needed = jnp.where(active, spans.end - spans.begin, 0)
         return Pass(active, hidden, end), memory, PassInfo(refresh, needed, width)
 
@@ -190,20 +195,24 @@ class BlockCache:
         active: jax.Array,
         refresh: jax.Array,
     ) -> tuple[Spans, jax.Array]:
-        """What each row has recomputed, and how far it is predicted [B]."""
-        end = state.answer_end
-        if self.keep_suffix:
-            ahead = jnp.minimum(state.block_start + sizes.window, end)
-            end = jnp.where(refresh, end, jnp.where(rows.at_start, ahead, state.block_end))
-        begin = jnp.where(refresh, state.answer_start, state.block_start) - self.margin
-        whole = refresh & (memory.refreshes % self.prompt_every == 0)
-        length = state.length
-        spans = Spans(
-            active,
-            jnp.where(whole, 0, jnp.maximum(begin, 0)),
-            jnp.where(whole, length, jnp.minimum(end + self.margin_after, length)),
-        )
-        return spans, end
+        """What each row has recomputed, and how far it is predicted [B].
+
+        What a setting leaves alone is not in the program.
+        """
+        end = state.block_end if self.keep_suffix else state.answer_end
+        if self.keep_suffix and self.refresh_after:
+            ahead = jnp.minimum(state.block_start + sizes.window, state.answer_end)
+            end = jnp.where(rows.at_start, ahead, end)
+        end = jnp.where(refresh, state.answer_end, end) if self.keep_suffix else end
+        whole, begin, stop = refresh, state.block_start, end
+        if self.prompt_every > 1:
+            whole &= memory.refreshes % self.prompt_every == 0
+            begin = jnp.where(refresh, state.answer_start, begin)
+        if self.margin:
+            begin = jnp.maximum(begin - self.margin, 0)
+        if self.margin_after:
+            stop = jnp.minimum(stop + self.margin_after, state.length)
+        return Spans(active, jnp.where(whole, 0, begin), jnp.where(whole, state.length, stop)), end
 
     def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:
         """What its passes are compiled for."""

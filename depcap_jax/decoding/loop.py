@@ -41,7 +41,7 @@ class Turn(NamedTuple):
     start: jax.Array
     """[B] int32: the block's first position, from the answer's start."""
     read: jax.Array
-    """[B] int32: positions from there on that the head was read at, the same for all rows."""
+    """[B] int32: positions from there on that the head was read at."""
     prediction: Prediction
     """Of the L positions from there on: what the caller of `decode_step` reads."""
     candidates: jax.Array
@@ -159,8 +159,8 @@ def decode_step(
     inside = (position[:, :longest] < block_end[:, None]) & passed.active[:, None]
     candidates = window_at(state.open, state.block_start, longest, False) & inside
     if glance.select.pairs:
-        widest = jnp.max(jnp.where(passed.active, block_end - state.block_start, 0))
-        block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, widest))
+        count = jnp.where(passed.active, block_end - state.block_start, 0)
+        block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, count))
     start = state.block_start - state.answer_start
     take, select, select_info = config.select(block, candidates, start, state.select)
     chex.assert_shape(take, candidates.shape)
@@ -178,9 +178,8 @@ def decode_step(
         select=_where_rows(passed.active, select, state.select),
         status=jnp.where(finite, state.status, int(Status.NON_FINITE)),
     )
-    read = jnp.full_like(start, glance.reach)
     infos = (partition_info, jax.tree.map(jnp.asarray, select_info), jax.tree.map(jnp.asarray, cache_info))
-    turn = Turn(passed.active, asked, start, read, watched, candidates, take, *infos)
+    turn = Turn(passed.active, asked, start, glance.reach, watched, candidates, take, *infos)
     return _commit(state, turn), turn
 
 
@@ -225,12 +224,12 @@ def swap_rows(state: DecodeState, rows: jax.Array, fresh: DecodeState) -> Decode
 def _plan_reading(
     state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, reads: Reads | None
 ) -> Glance:
-    """No more positions than some row looks at: its block, or the window ahead if it asks the partition."""
+    """No more positions than a row looks at: its block, or the window ahead if it asks the partition."""
     reach = jnp.where(asked, passed.end, state.block_end) - state.block_start
     select = getattr(config.select, "reads", Reads())
     return Glance(
-        ahead=jnp.any(asked),
-        reach=jnp.clip(jnp.max(jnp.where(passed.active, reach, 0)), 0, config.sizes.window),
+        asked=asked,
+        reach=jnp.minimum(jnp.where(passed.active, reach, 0), config.sizes.window),
         select=select,
         watch=select if reads is None else reads,
         partition=getattr(config.partition, "reads", Reads()),

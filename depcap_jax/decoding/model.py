@@ -57,6 +57,7 @@ class DiffusionLM(Protocol):
         start: jax.Array | None = None,
         cache: Any = None,
         write: jax.Array | None = None,
+        rows: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         """Hidden states [B, Q, D] of the canvas positions [start, start + Q), and the updated cache."""
         ...

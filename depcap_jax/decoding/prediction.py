@@ -32,6 +32,9 @@ class Reads(NamedTuple):
     """For selections only."""
 
 
+NOTHING = Reads()
+
+
 class Prediction(NamedTuple):
     """What the model says of the positions of a window; what was not asked for is None."""
 
@@ -107,11 +110,12 @@ def predict(
     model: DiffusionLM,
     logits: jax.Array,
     position: jax.Array,
-    *asked: Reads,
+    reads: Reads = NOTHING,
+    *,
     sampling: Sampling | None = None,
     draw: Draw | None = None,
-) -> tuple[Prediction, ...]:
-    """Reduces logits [B, W, V] of canvas positions [B, W] to one prediction for each that asks.
+) -> Prediction:
+    """Reduces logits [B, W, V] of canvas positions [B, W] to what is read of them.
 
     The mask id and the embedding's padding rows are never chosen, but keep their part of the
     distribution: a model that insists on them is not confident of anything else.
@@ -125,9 +129,7 @@ def predict(
     else:
         token = sampling(choosable, draw, position)
     log_confidence = summary.log_confidence(numerics.take(logits, token[..., None])[..., 0])
-    return tuple(
-        Prediction(token, log_confidence, summary, *_read(logits, summary, reads)) for reads in asked
-    )
+    return Prediction(token, log_confidence, summary, *_read(logits, summary, reads))
 
 
 def _read(logits: jax.Array, summary: numerics.Summary, reads: Reads) -> tuple[Any, Any]:
@@ -141,11 +143,11 @@ def _read(logits: jax.Array, summary: numerics.Summary, reads: Reads) -> tuple[A
 class Glance(NamedTuple):
     """How far a turn looks, and what for."""
 
-    ahead: jax.Array  # [] bool: some row asks the partition, which reads the whole window
-    reach: jax.Array  # [] int32: positions from the windows' starts that some row looks at
+    asked: jax.Array  # [B] bool: rows that ask the partition, which reads what it needs of all they look at
+    reach: jax.Array  # [B] int32: positions from the windows' starts that the rows look at
     select: Reads  # what the selection reads, on every turn
     watch: Reads  # what those who watch read, on every turn
-    partition: Reads  # what the partition reads, on turns that look ahead
+    partition: Reads  # what the partition reads
 
 
 def read_head(
@@ -165,61 +167,109 @@ def read_head(
       model: its head.
       hidden: [B, W, D] the hidden states that predict the window.
       position: [B, W] the canvas positions of the window.
-      glance: what to read. On a turn that does not look ahead the last prediction means nothing.
+      glance: what to read. For rows that do not ask the partition the last prediction means nothing.
       sampling: how tokens are drawn; None takes the most likely one.
       draw: for sampling.
     """
 
-    def read(part: jax.Array, where: jax.Array) -> tuple[Prediction, ...]:
+    def read(row: jax.Array, part: jax.Array, where: jax.Array) -> tuple[Prediction, tuple[Any, ...]]:
         logits = model.logits(part)
-        always = (glance.select, glance.watch)
-        select, watch = predict(model, logits, where, *always, sampling=sampling, draw=draw)
+        its_draw = _of_rows(draw, row)
+        prediction = predict(model, logits, where, sampling=sampling, draw=its_draw)
+
+        def look(reads: Reads) -> tuple[Any, Any]:
+            return _read(logits, prediction.summary, reads)
 
         def look_ahead() -> tuple[Any, Any]:
-            return _read(logits, select.summary, glance.partition)
+            return look(glance.partition)
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look_ahead))
-        entropy, top = lax.cond(glance.ahead, look_ahead, lambda: nothing)
-        return select, watch, select._replace(entropy=entropy, top=top)
+        ahead = lax.cond(jnp.any(_of_rows(glance.asked, row)), look_ahead, lambda: nothing)
+        return prediction, (look(glance.select), look(glance.watch), ahead)
 
-    predictions = _in_tiles(read, glance.reach, hidden, position)
-    unread = lax.broadcasted_iota(jnp.int32, position.shape, 1) >= glance.reach
-    select, watch, partition = (
-        prediction._replace(log_confidence=jnp.where(unread, -jnp.inf, prediction.log_confidence))
-        for prediction in predictions
-    )
+    prediction, asked_for = _in_tiles(read, glance.reach, hidden, position, before=glance.asked)
+    unread = lax.broadcasted_iota(jnp.int32, position.shape, 1) >= glance.reach[:, None]
+    prediction = prediction._replace(log_confidence=jnp.where(unread, -jnp.inf, prediction.log_confidence))
+    select, watch, partition = (prediction._replace(entropy=e, top=top) for e, top in asked_for)
     return select, watch, partition
 
 
 def read_pairs(model: DiffusionLM, hidden: jax.Array, prediction: Prediction, count: jax.Array) -> jax.Array:
-    """log p_i(y_j) [B, W, W] for the first `count` positions j, in tiles of them; zeros beyond.
+    """log p_i(y_j) [B, W, W] for the first `count` [B] positions j of each row; zeros beyond.
 
     A product of the hidden states [B, W, D] with the head's columns of the chosen tokens.
     """
     summary = numerics.Summary(*(field[:, None] for field in prediction.summary))
 
-    def read(tokens: jax.Array) -> jax.Array:
-        return summary.log_prob(jnp.swapaxes(model.token_logits(hidden, tokens), 1, 2))
+    def read(row: jax.Array, tokens: jax.Array) -> jax.Array:
+        its_hidden, its_summary = _of_rows((hidden, summary), row)
+        return its_summary.log_prob(jnp.swapaxes(model.token_logits(its_hidden, tokens), 1, 2))
 
     return jnp.swapaxes(_in_tiles(read, count, prediction.token), 1, 2)
 
 
-def _in_tiles(function: Callable[..., Any], count: jax.Array, *whole: jax.Array) -> Any:
-    """`function` of the arrays [B, W, ...], for a tile of W at a time, up to `count`; zeros beyond.
+def _in_tiles(
+    function: Callable[..., Any], count: jax.Array, *whole: jax.Array, before: jax.Array | None = None
+) -> Any:
+    """`function` of the arrays [B, W, ...], a tile of W at a time, up to `count` [B] per row; zeros beyond.
 
-    The last tile may overlap the one before it.
+    On each turn of the loop as many tiles run as there are rows, whatever rows they are of: a row that
+    looks far does not make the others look. `function` is told the rows [B] that its tiles are of.
+
+    Args:
+      function: of rows and tiles; its results begin with both axes.
+      count: positions to cover.
+      *whole: what is cut into tiles.
+      before: [B] bool: rows whose tiles come first.
     """
-    width = whole[0].shape[1]
+    batch, width = whole[0].shape[:2]
     size = min(TILE, width)
+    most = -(-width // size) * batch
+    tiles = lax.div(count + (size - 1), jnp.full_like(count, size))
+    begin = jnp.cumsum(tiles) - tiles
+    if before is not None and batch > 1:
+        first = jnp.where(before, tiles, 0)
+        begin = jnp.where(before, jnp.cumsum(first) - first, jnp.sum(first) + begin - jnp.cumsum(first))
+    slots, inside = jnp.arange(batch, dtype=jnp.int32), jnp.arange(size, dtype=jnp.int32)[None]
+    place = jnp.arange(width, dtype=jnp.int32)[None]
+
+    def run(slot: jax.Array) -> Any:
+        if batch == 1:
+            row, flat = jnp.zeros_like(slot), slot[:, None] * size + inside
+        else:
+            mine = (slot[:, None] >= begin[None]) & (slot[:, None] < (begin + tiles)[None])
+            row = jnp.minimum(numerics.first(mine), batch - 1)  # the last turn has tiles to spare
+            position = (slot - jnp.take(begin, row, mode="clip"))[:, None] * size + inside
+            flat = row[:, None] * width + jnp.minimum(position, width - 1)
+        return function(row, *(_at(x, flat) for x in whole))
 
     def body(index: jax.Array, results: Any) -> Any:
-        start = jnp.minimum(index * size, width - size)
-        tiles = (lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in whole)
+        new = run(index * batch + slots)
         return jax.tree.map(
-            lambda old, new: lax.dynamic_update_slice_in_dim(old, new, start, axis=1),
-            results,
-            function(*tiles),
+            lambda old, new: lax.dynamic_update_slice_in_dim(old, new, index * batch, axis=0), results, new
         )
 
-    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *whole))
-    return lax.fori_loop(0, lax.div(count + (size - 1), jnp.full_like(count, size)), body, empty)
+    empty = jax.tree.map(
+        lambda leaf: jnp.zeros((most, *leaf.shape[1:]), leaf.dtype), jax.eval_shape(run, slots)
+    )
+    turns = lax.div(jnp.sum(tiles) + (batch - 1), jnp.full_like(tiles[0], batch))
+    results = lax.fori_loop(0, turns, body, empty)
+    flat, read = begin[:, None] * size + place, place < count[:, None]
+
+    def back(x: jax.Array) -> jax.Array:
+        found = _at(x, flat) if batch > 1 else x.reshape(1, -1, *x.shape[2:])[:, :width]
+        return jnp.where(read.reshape(*read.shape, *[1] * (found.ndim - 2)), found, jnp.zeros_like(found))
+
+    return jax.tree.map(back, results)
+
+
+def _at(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x [M, N, ...] at an index [...] into its first two axes as one."""
+    return jnp.take(x.reshape(-1, *x.shape[2:]), index, axis=0, mode="clip")
+
+
+def _of_rows(tree: Any, row: jax.Array) -> Any:
+    """The rows [B] of arrays [B, ...]; of one row alone, the arrays."""
+    if len(row) == 1:
+        return tree
+    return jax.tree.map(lambda x: x.at[row].get(mode="promise_in_bounds"), tree)

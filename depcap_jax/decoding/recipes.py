@@ -167,13 +167,19 @@ def _compose(partition: type[Any], select: type[Any], given: Mapping[str, Any]) 
 _RECIPES: Mapping[str, Callable[..., DecodeConfig]] = {
     function.__name__: function for function in (vanilla, confidence, factor, adablock, depga, cap, depcap)
 }
-_CACHES: Mapping[str, Callable[[], Cache]] = {"none": NoCache, "prefix": PrefixCache, "dual": DualCache}
+_CACHES: Mapping[str, Cache] = {
+    "none": NoCache(),
+    "prefix": PrefixCache(),
+    "dual": DualCache(),
+    "prefix-margin": PrefixCache(margin=24),
+    "dual-margin": DualCache(margin=24),
+}
 
 RECIPES = tuple(_RECIPES)
 """The names that `recipe` knows: the rows of the paper's tables."""
 
 CACHES = tuple(_CACHES)
-"""The names that its setting `cache` knows."""
+"""The names that its setting `cache` knows; those with a margin recompute what precedes the block too."""
 
 SETTINGS: Mapping[str, Setting] = {
     declared.name: declared
@@ -197,9 +203,8 @@ def recipe(name: str, **settings: Any) -> DecodeConfig:
 
     Args:
       name: one of `RECIPES`.
-      **settings: see `recipe_settings(name)`. `cache` is a policy, or "none", "prefix" or "dual";
-        `temperature` 0 (the default) takes the most likely token. `adablock` needs `delimiter_ids`, the ids
-        of "\\n".
+      **settings: see `recipe_settings(name)`. `cache` is a policy, or one of `CACHES`; `temperature`
+        0 (the default) takes the most likely token. `adablock` needs `delimiter_ids`, the ids of "\\n".
 
     Raises:
       ValueError: naming the setting or value that is wrong, and what is allowed.
@@ -218,7 +223,7 @@ def recipe(name: str, **settings: Any) -> DecodeConfig:
     if isinstance(cache, str):
         if cache not in _CACHES:
             raise ValueError(f"cache must be one of {', '.join(map(repr, _CACHES))}, got {cache!r}")
-        settings["cache"] = _CACHES[cache]()
+        settings["cache"] = _CACHES[cache]
     return make(**settings)
 
 

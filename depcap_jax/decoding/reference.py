@@ -82,15 +82,17 @@ class _EagerCache:
         position = np.arange(len(tokens))
         begin, end = 0, len(tokens)
         if isinstance(self.policy, BlockCache):
-            begin, end = self._span(t, block_end, end, at_start, committed)
+            begin, end = self._span(self.policy, t, block_end, end, at_start, committed)
         renewed = (position >= begin) & (position < end)
         logits, self.kv = _forward(self.model, tokens[None], self.kv, renewed[None])
         source = np.asarray(self.model.source(jnp.asarray(position[t:])))
         return np.asarray(logits[0], np.float64)[source]
 
-    def _span(self, t: int, block_end: int, end: int, at_start: bool, committed: int) -> tuple[int, int]:
+    def _span(
+        self, rule: BlockCache, t: int, block_end: int, end: int, at_start: bool, committed: int
+    ) -> tuple[int, int]:
         """What this pass recomputes; `committed` tokens stand in the answer."""
-        rule, first = self.policy, self.refreshes == 0
+        first = self.refreshes == 0
         refresh = 0 < int(rule.refresh_every) <= self.passes
         if rule.refresh_after:
             refresh |= first or committed - self.committed_then >= rule.refresh_after

@@ -22,7 +22,7 @@ from depcap_jax.decoding.state import DecodeState
 
 
 class Spans(NamedTuple):
-    """What a pass recomputes of each row; clipped to the canvas."""
+    """What a pass recomputes of each row: [begin, end), inside the canvas."""
 
     active: jax.Array  # [B] bool: rows that take part
     begin: jax.Array  # [B] int32
@@ -41,8 +41,13 @@ class Widths(NamedTuple):
     rows: tuple[int, ...]  # rows in a group; all of them for the narrow ones
 
     @classmethod
-    def plan(cls, wanted: tuple[int, ...], batch: int, canvas: int, together: int) -> Widths:
-        """Of the widths `wanted`, those below the canvas; groups of no more than `together` positions."""
+    def plan(cls, wanted: tuple[int, ...], batch: int, canvas: int, together: int | None) -> Widths:
+        """Of the widths `wanted`, those below the canvas; groups of no more than `together` positions.
+
+        None: as many as keep the processor busy. Below that, the time is that of reading the weights.
+        """
+        if together is None:
+            together = 128 if jax.default_backend() == "cpu" else 512
         width = (*sorted({w for w in wanted if w < canvas}), canvas)
         return cls(width, tuple(_halve(batch, max(together // w, 1)) for w in width))
 
@@ -52,7 +57,9 @@ class Widths(NamedTuple):
         Rows whose width runs the whole batch at once share the widest of theirs: one pass in place of two.
         """
         smaller = jnp.asarray(self.width, jnp.int32)[None] < needed[:, None]
-        index = jnp.minimum(jnp.sum(smaller, axis=1, dtype=jnp.int32), len(self.width) - 1)
+        index = jnp.sum(smaller, axis=1, dtype=jnp.int32)
+        if len(index) == 1:
+            return jnp.where(active, index, len(self.width))
         shares = active & (index < sum(rows == self.rows[0] for rows in self.rows))
         widest = jnp.max(jnp.where(shares, index, 0))
         return jnp.where(shares, widest, jnp.where(active, index, len(self.width)))
@@ -83,10 +90,15 @@ def run_spans(
       The hidden states [B, window, D] that predict the window, zeros for rows that took no part; the keys and
       values; the width [B] at which each row was computed.
     """
-    batch, canvas = state.tokens.shape
-    # A model that predicts the next position needs the one before the block as a query; its keys stay.
-    first = jnp.clip(jnp.minimum(spans.begin, model.source(state.block_start)), 0, canvas)
-    index = widths.choose(jnp.minimum(spans.end, canvas) - first, spans.active)
+    batch = len(state.tokens)
+
+    def plan() -> tuple[jax.Array, jax.Array, Spans]:
+        first = spans.begin
+        if model.config.predicts_next:  # the position before the block is a query too; its keys stay
+            first = jnp.minimum(first, model.source(state.block_start))
+        return first, widths.choose(spans.end - first, spans.active), spans
+
+    first, index, spans = _once(jnp.any(spans.active), plan)
     order = jnp.argsort(index)  # the rows of one width stand together
     hidden = jax.eval_shape(lambda: model.hidden(state.tokens)[0])
     carry = (jnp.zeros((batch, window, hidden.shape[-1]), hidden.dtype), kv)
@@ -102,7 +114,13 @@ def run_spans(
             body = _run_group(prepare, rows, jnp.roll(order, -before), size)
         groups = lax.div(jnp.sum(active, dtype=jnp.int32) + (size - 1), jnp.int32(size))
         carry = lax.fori_loop(0, groups, body, carry)
-    return *carry, jnp.asarray((*widths.width, 0), jnp.int32)[index]
+    return carry[0], carry[1], jnp.take(jnp.asarray((*widths.width, 0), jnp.int32), index, mode="clip")
+
+
+def _once(flag: jax.Array, compute: Callable[[], Any]) -> Any:
+    """What `compute` returns, zeros if not `flag`: computed here, where each fusion that reads it would."""
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute))
+    return lax.cond(flag, compute, lambda: nothing)
 
 
 class _Rows(NamedTuple):
@@ -121,7 +139,7 @@ _Carry = tuple[jax.Array, Any]
 _Body = Callable[[jax.Array, _Carry], _Carry]
 
 
-def _run_all(prepare: Callable[[_Rows], _Run], rows: _Rows) -> _Body:
+def _run_all(prepare: Callable[..., _Run], rows: _Rows) -> _Body:
     """All rows at once; those that are not active change nothing."""
     # What all layers share is computed out here: inside of the loop, XLA repeats it in each layer.
     run = prepare(rows)
@@ -129,38 +147,36 @@ def _run_all(prepare: Callable[[_Rows], _Run], rows: _Rows) -> _Body:
     def body(_: jax.Array, carry: _Carry) -> _Carry:
         hidden, kv = carry
         new, kv = run(kv)
-        return jnp.where(rows.spans.active[:, None, None], new, hidden), kv
+        if len(new) > 1:
+            new = jnp.where(rows.spans.active[:, None, None], new, hidden)
+        return new, kv
 
     return body
 
 
-def _run_group(prepare: Callable[[_Rows], _Run], rows: _Rows, order: jax.Array, size: int) -> _Body:
+def _run_group(prepare: Callable[..., _Run], rows: _Rows, order: jax.Array, size: int) -> _Body:
     """`size` rows at a time, in the order [B] given: the active ones come first."""
 
     def body(group: jax.Array, carry: _Carry) -> _Carry:
         # Where the batch does not divide, the last group takes some rows again: to the same effect.
         chosen = lax.dynamic_slice_in_dim(order, group * size, size)
-        take, put = _of_rows(chosen)
-        run = _run_all(prepare, jax.tree.map(take, rows))
-        return jax.tree.map(put, carry, run(group, jax.tree.map(take, carry)))
+        part = jax.tree.map(lambda x: jnp.take(x, chosen, axis=0, mode="clip"), rows)
+        hidden, kv = carry
+        new, kv = prepare(part, chosen)(kv)
+        old = jnp.take(hidden, chosen, axis=0, mode="clip")
+        new = jnp.where(part.spans.active[:, None, None], new, old)
+        return hidden.at[chosen].set(new, mode="promise_in_bounds", unique_indices=True), kv
 
     return body
 
 
-def _of_rows(chosen: jax.Array) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
-    """Takes the rows `chosen` [g] out of an array [B, ...], and puts them back."""
+def _prepare(
+    model: DiffusionLM, width: int, window: int, cached: bool, rows: _Rows, chosen: jax.Array | None = None
+) -> _Run:
+    """The pass over [first, first + width) of each row; 0 is the first where nothing is `cached`.
 
-    def take(x: jax.Array) -> jax.Array:
-        return x.at[chosen].get(mode="promise_in_bounds", unique_indices=True)
-
-    def put(x: jax.Array, rows: jax.Array) -> jax.Array:
-        return x.at[chosen].set(rows, mode="promise_in_bounds", unique_indices=True)
-
-    return take, put
-
-
-def _prepare(model: DiffusionLM, width: int, window: int, cached: bool, rows: _Rows) -> _Run:
-    """The pass over [first, first + width) of each row; 0 is the first where nothing is `cached`."""
+    The rows are those `chosen` of the batch, or all of it.
+    """
     canvas = rows.tokens.shape[1]
     if width == canvas or not cached:
         start, tokens = None, rows.tokens[:, :width]
@@ -172,7 +188,9 @@ def _prepare(model: DiffusionLM, width: int, window: int, cached: bool, rows: _R
     write = rows.spans.contain(position)
 
     def run(kv: Any) -> tuple[jax.Array, Any]:
-        hidden, kv = model.hidden(tokens, lengths=rows.length, start=start, cache=kv, write=write)
+        hidden, kv = model.hidden(
+            tokens, lengths=rows.length, start=start, cache=kv, write=write, rows=chosen
+        )
         return _predicting(model, hidden, rows.block_start, window, start), kv
 
     return run

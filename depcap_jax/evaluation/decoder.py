@@ -63,8 +63,9 @@ def name_decoder(config: DecodeConfig, title: str = "") -> Decoder:
     What it returns has a name and a cache for tables; it cannot be built from them.
     """
     policies = f"{type(config.partition).__name__}+{type(config.select).__name__}"
-    caches = {type(recipe("vanilla", cache=name).cache): name for name in CACHES}
-    cache = caches.get(type(config.cache), type(config.cache).__name__)
+    named = {name: describe(recipe("vanilla", cache=name).cache) for name in CACHES}
+    mine = describe(config.cache)
+    cache = next((name for name, known in named.items() if known == mine), type(config.cache).__name__)
     return Decoder(policies, {"cache": cache}, title)
 
 

@@ -1,8 +1,11 @@
 """What does decoding cost beyond its forward passes? Ratios within one run, never absolute times.
 
-A decode is replayed as its bare forward passes: the same widths, in the same order, each one a jitted call
-of the layers and of the head in its tiles, with nothing decided and nothing committed. A ratio of 1.05
-says that signals, partition, selection and commit together cost a twentieth of the passes.
+A decode is replayed as its bare forward passes: the same widths and groups of rows, in the same order, each
+one a jitted call of the layers and of the head in its tiles, with nothing decided and nothing committed. A
+ratio of 1.05 says that signals, partition, selection and commit together cost a twentieth of the passes.
+
+An ideal program would compute no position that nobody needs. Its time is read off a line through the times
+of passes, and of the head, at a few exact widths, measured between the decodes.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,11 +33,24 @@ from depcap_jax.models.transformer import Transformer
 
 
 class Shape(NamedTuple):
-    """The shape of one forward pass."""
+    """One forward pass."""
 
-    width: int  # positions that are computed, the canvas if it is a full pass
-    tile: int  # positions per tile of the head
-    tiles: int
+    width: int
+    rows: int
+
+
+class Step(NamedTuple):
+    """One turn of the loop."""
+
+    passes: tuple[Shape, ...]
+    needed: int  # positions, of all rows, that had to be computed
+    tiles: int  # turns of the head's loop, each a tile of every row
+    read: int  # positions, of all rows, that the head had to be read at
+
+    @property
+    def computed(self) -> int:
+        """Positions that were computed."""
+        return sum(shape.width * shape.rows for shape in self.passes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +68,10 @@ class Measurement:
     """Of the whole decode: the median. For people; compare ratios."""
     ratio: float
     """Whole decode over bare passes: the median over repeats, each measured side by side."""
+    ideal_ratio: float
+    """Whole decode over the passes of an ideal program, likewise."""
+    useful: float
+    """Share of the computed positions that were needed."""
 
 
 BENCH_CONFIG = ModelConfig(
@@ -95,77 +115,133 @@ def random_model(
     return jax.tree_util.tree_map_with_path(rescale, model)
 
 
-def record_passes(model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConfig) -> Iterator[Shape]:
-    """Decodes turn by turn and tells the shape of each forward pass."""
+def record_passes(model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConfig) -> Iterator[Step]:
+    """Decodes turn by turn and tells what each one computed."""
 
     @jax.jit
     def turn(model: Any, state: Any) -> Any:
         state, told = decode_step(model, state, config)
-        return state, (told.cache.width[0], told.read[0], jnp.any(is_live(model, state, config)))
+        return state, (told.cache.needed, told.cache.width, told.read, jnp.any(is_live(model, state, config)))
 
-    lengths = jnp.full(prompt_ids.shape[0], prompt_ids.shape[1])
+    batch = len(prompt_ids)
+    lengths = jnp.full(batch, prompt_ids.shape[1])
+    cache: Any = config.cache
+    widths = cache.widths(model, config.sizes, batch, prompt_ids.shape[1] + config.gen_length)
+    tile = min(TILE, config.sizes.window)
     state = jax.jit(lambda m, p, n: start(m, p, n, config))(model, jnp.asarray(prompt_ids), lengths)
     alive = True
     while alive:
         state, told = turn(model, state)
-        width, count, alive = jax.device_get(told)
-        tile = min(TILE, config.sizes.window)
-        yield Shape(int(width), tile, -(-int(count) // tile))
+        needed, width, read, alive = jax.device_get(told)
+        passes = [
+            Shape(each, rows)
+            for each, rows in zip(*widths, strict=True)
+            for _ in range(-(-int((width == each).sum()) // rows))
+        ]
+        tiles = int((-(-read // tile)).sum())
+        yield Step(tuple(passes), int(needed.sum()), -(-tiles // batch), int(read.sum()))
 
 
-@functools.partial(jax.jit, static_argnames="shape", donate_argnames="kv")
-def _bare_pass(model: Any, tokens: jax.Array, kv: Any, shape: Shape) -> tuple[jax.Array, Any]:
-    if shape.width == tokens.shape[1]:
-        hidden, kv = model.hidden(tokens, cache=kv)
-    else:
-        size = min(shape.width + int(model.config.predicts_next), tokens.shape[1])
-        first = jnp.full(tokens.shape[0], tokens.shape[1] - size)
-        hidden, kv = model.hidden(tokens[:, :size], start=first, cache=kv)
+@functools.partial(jax.jit, static_argnames="width", donate_argnames="kv")
+def _bare_pass(model: Any, tokens: jax.Array, kv: Any, width: int) -> tuple[jax.Array, Any]:
+    rows, canvas = tokens.shape
+    start = None if width == canvas or kv is None else jnp.full(rows, canvas - width, jnp.int32)
+    hidden, kv = model.hidden(tokens[:, :width], start=start, cache=kv)
+    return jnp.sum(hidden), kv
 
-    size = min(shape.tile, hidden.shape[1])
+
+@jax.jit
+def _bare_head(model: Any, hidden: jax.Array, tiles: jax.Array) -> jax.Array:
+    """Reads the head `tiles` times at hidden states [B, tile, D]."""
 
     def tile(index: jax.Array, peak: jax.Array) -> jax.Array:
-        begin = jnp.minimum(index * size, hidden.shape[1] - size)
-        part = lax.dynamic_slice_in_dim(hidden, begin, size, axis=1)
-        return jnp.maximum(peak, jnp.max(model.logits(part), axis=-1))
+        return jnp.maximum(peak, jnp.max(model.logits(hidden + index.astype(hidden.dtype)), axis=-1))
 
-    return lax.fori_loop(0, shape.tiles, tile, jnp.zeros((len(tokens), size), jnp.float32)), kv
+    return lax.fori_loop(0, tiles, tile, jnp.zeros(hidden.shape[:2], jnp.float32))
+
+
+class _Bare:
+    """A model's passes and its head alone, on a canvas of `length`."""
+
+    def __init__(self, model: DiffusionLM, length: int, cached: bool):
+        self.model, self.length = model.on_canvas(length), length
+        self.cache = (lambda rows: model.init_cache(rows, length)) if cached else (lambda rows: None)
+        shape = jax.eval_shape(lambda: model.hidden(jnp.zeros((1, 1), jnp.int32))[0])
+        self.states = jnp.ones((1, 1, shape.shape[-1]), shape.dtype)
+
+    def replay(self, steps: list[Step], batch: int, tile: int) -> None:
+        """Runs the passes of a decode, in their order."""
+        kv = {shape.rows: self.cache(shape.rows) for step in steps for shape in step.passes}
+        states = jnp.broadcast_to(self.states, (batch, tile, self.states.shape[-1]))
+        total: Any = None
+        for step in steps:
+            for width, rows in step.passes:
+                tokens = jnp.zeros((rows, self.length), jnp.int32)
+                total, kv[rows] = _bare_pass(self.model, tokens, kv[rows], width)
+            total = total, _bare_head(self.model, states, jnp.int32(step.tiles))
+        jax.block_until_ready((total, kv))
+
+    def ideal(self, steps: list[Step]) -> float:
+        """Seconds of passes that compute what is needed and nothing else."""
+        widths = [w for w in (8, 16, 32, 64, 128, 256, 512) if w < self.length] + [self.length]
+        reads = (1, 16, 64, 256)
+        tokens = jnp.zeros((1, self.length), jnp.int32)
+
+        def run_layers(width: int) -> None:
+            jax.block_until_ready(_bare_pass(self.model, tokens, kv, width))
+
+        def run_head(count: int) -> None:
+            states = jnp.broadcast_to(self.states, (1, count, self.states.shape[-1]))
+            jax.block_until_ready(_bare_head(self.model, states, jnp.int32(1)))
+
+        layers = []
+        for width in widths:
+            times = []
+            for _ in range(3):  # the first compiles
+                kv = self.cache(1)
+                times.append(_seconds(lambda width=width: run_layers(width)))
+            layers.append(min(times))
+        head = [min(_seconds(lambda n=n: run_head(n)) for _ in range(3)) for n in reads]
+
+        def line(x: float, at: Sequence[int], seconds: list[float]) -> float:
+            whole, rest = divmod(x, at[-1])  # more than the widest are several of them
+            return whole * seconds[-1] + (float(np.interp(rest, at, seconds)) if rest else 0.0)
+
+        return sum(line(step.needed, widths, layers) + line(step.read, reads, head) for step in steps)
 
 
 def measure(
     model: DiffusionLM, prompt_ids: np.ndarray, name: str, *, repeats: int = 5, **settings: Any
 ) -> Measurement:
-    """Times the recipe `name` on prompts [B, P] against its own bare passes."""
+    """Times the recipe `name` on prompts [B, P] against its own bare passes, and against ideal ones."""
     # Any id will do as AdaBlock's delimiter: what is timed is looking for it.
     own = {"delimiter_ids": (0,)} if "delimiter_ids" in recipe_settings(name) else {}
     config = recipe(name, **{"stop_at_eos": False, **own, **settings})
     batch, width = prompt_ids.shape
-    passes = list(record_passes(model, prompt_ids, config))
-    canvas = jnp.zeros((batch, width + config.gen_length), jnp.int32)
-    on_canvas = model.on_canvas(canvas.shape[1])
+    steps = list(record_passes(model, prompt_ids, config))
     cached = config.cache.init(model, 1, 1) is not None
+    bare = _Bare(model, width + config.gen_length, cached)
+    tile = min(TILE, config.sizes.window)
 
-    def whole() -> None:
+    def run_whole() -> None:
         jax.block_until_ready(generate(model, prompt_ids, config=config))
 
-    def bare() -> None:
-        kv = model.init_cache(*canvas.shape) if cached else None
-        peak = None
-        for shape in passes:
-            peak, kv = _bare_pass(on_canvas, canvas, kv, shape)
-        jax.block_until_ready((peak, kv))
+    def run_bare() -> None:
+        bare.replay(steps, batch, tile)
 
-    whole()  # compiles
-    bare()
-    pairs = [(_seconds(whole), _seconds(bare)) for _ in range(repeats)]
+    run_whole()  # compiles
+    run_bare()
+    times = [(_seconds(run_whole), _seconds(run_bare), bare.ideal(steps)) for _ in range(repeats)]
     return Measurement(
         recipe=name,
         cache=settings.get("cache", "none"),
         batch=batch,
-        passes=len(passes),
+        passes=len(steps),
         tokens=batch * config.gen_length,
-        seconds=statistics.median(whole for whole, _ in pairs),
-        ratio=statistics.median(whole / bare for whole, bare in pairs),
+        seconds=statistics.median(whole for whole, _, _ in times),
+        ratio=statistics.median(whole / bare for whole, bare, _ in times),
+        ideal_ratio=statistics.median(whole / ideal for whole, _, ideal in times),
+        useful=sum(step.needed for step in steps) / sum(step.computed for step in steps),
     )
 
 

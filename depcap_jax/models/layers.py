@@ -50,42 +50,59 @@ class KeyValues:
         return -3 if self.positions_first else -1
 
     def write(
-        self, k: jax.Array, v: jax.Array, start: jax.Array | None, mask: jax.Array, layer: jax.Array | None
+        self,
+        k: jax.Array,
+        v: jax.Array,
+        start: jax.Array | None,
+        mask: jax.Array,
+        layer: jax.Array | None,
+        rows: jax.Array | None = None,
     ) -> KeyValues:
-        """Stores k and v [B, Q, G, H] at [start, start + Q) of each row, where `mask` [B, Q] allows."""
+        """Stores k and v [B, Q, G, H] at [start, start + Q) of each row, where `mask` [B, Q] allows.
+
+        They are of the `rows` [B] of the cache, or of all.
+        """
         order = (0, 1, 2, 3) if self.positions_first else (0, 2, 3, 1)
         mask = mask[:, :, None, None].transpose(order)
         first = jnp.zeros(len(mask), jnp.int32) if start is None else start
+        layers = () if layer is None else (layer,)
 
         def write_all(old: jax.Array, new: jax.Array) -> jax.Array:
-            if start is None and layer is None:
+            if start is None and layer is None and rows is None:
                 return jnp.where(mask, new, old)
-            if len(old) == 1:  # without vmap, whose slices become a scatter with checks
-                return self._write_row(old[0], new[0], first[0], mask[0], layer)[None]
-            return jax.vmap(self._write_row, (0, 0, 0, 0, None))(old, new, first, mask, layer)
+            if rows is None and len(old) > 1:
+                return jax.vmap(lambda o, n, m, f: self._write_span(o, n, m, f, *layers))(
+                    old, new, mask, first
+                )
+            # Without vmap, whose slices become a scatter with checks.
+            places = jnp.zeros(1, jnp.int32) if rows is None else rows
+            for i in range(len(places)):
+                old = self._write_span(old, new[i], mask[i], first[i], places[i], *layers)
+            return old
 
         return dataclasses.replace(
             self, k=write_all(self.k, k.transpose(order)), v=write_all(self.v, v.transpose(order))
         )
 
-    def _write_row(
-        self, old: jax.Array, new: jax.Array, start: jax.Array, mask: jax.Array, layer: jax.Array | None
+    def _write_span(
+        self, old: jax.Array, new: jax.Array, mask: jax.Array, start: jax.Array, *lead: jax.Array
     ) -> jax.Array:
-        """Of one row: reads, chooses and writes the span alone, so that the rest stays in place."""
-        begin = [jnp.zeros_like(start)] * new.ndim
+        """One row, at the indices `lead`: reads, chooses and writes the span; the rest stays in place."""
+        begin = [*lead, *[jnp.zeros_like(start)] * new.ndim]
         begin[self._position_axis] = start
-        if layer is not None:
-            begin, new, mask = [layer, *begin], new[None], mask[None]
+        new, mask = (x.reshape(*[1] * len(lead), *x.shape) for x in (new, mask))
         span = lax.dynamic_slice(old, begin, new.shape)
         return lax.dynamic_update_slice(old, jnp.where(mask, new, span), begin)
 
-    def read(self, layer: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """A layer's keys and values as attention takes them [B, T, G, H].
+    def read(self, layer: jax.Array | None, rows: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+        """A layer's keys and values as attention takes them [B, T, G, H], of the `rows` [B] or of all.
 
         The compiler sees through the transposes.
         """
 
         def read_one(x: jax.Array) -> jax.Array:
+            if rows is not None:
+                x = jnp.concatenate([lax.dynamic_slice_in_dim(x, rows[i], 1) for i in range(len(rows))])
             if layer is not None:
                 x = lax.dynamic_index_in_dim(x, layer, axis=1, keepdims=False)
             return x if self.positions_first else x.transpose(0, 3, 1, 2)
@@ -167,9 +184,10 @@ class Queries(NamedTuple):
     """Where the queries of a pass are and what they may see: the same for all layers."""
 
     rotation: Rotation  # [B or 1, Q, 1]
-    lengths: jax.Array  # [B] this and the next two: as in `Transformer.hidden`
+    lengths: jax.Array  # [B] this and the next three: as in `Transformer.hidden`
     start: jax.Array | None  # [B]
     write: jax.Array  # [B, Q]
+    rows: jax.Array | None  # [B] of the cache
     fused: bool  # with cuDNN's attention
 
 
@@ -223,8 +241,8 @@ class Attention(nnx.Module):
         k = queries.rotation(heads(self.k(x), self.config.num_kv_heads))
         v = heads(self.v(x), self.config.num_kv_heads)
         if cache is not None:
-            cache = cache.write(k, v, queries.start, queries.write, layer)
-            k, v = cache.read(layer)
+            cache = cache.write(k, v, queries.start, queries.write, layer, queries.rows)
+            k, v = cache.read(layer, queries.rows)
         mixed = _attend(q, k, v, queries.lengths, queries.fused)
         return self.o(mixed.reshape(*x.shape[:2], -1)), cache
 

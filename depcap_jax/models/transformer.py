@@ -70,6 +70,7 @@ class Transformer(nnx.Module):
         start: jax.Array | None = None,
         cache: KVCache | None = None,
         write: jax.Array | None = None,
+        rows: jax.Array | None = None,
     ) -> tuple[jax.Array, KVCache | None]:
         """Normed last hidden states [B, Q, D] of some canvas positions, and the updated cache.
 
@@ -82,6 +83,7 @@ class Transformer(nnx.Module):
           cache: keys and values of the whole canvas; None: there is none, and Q = T.
           write: [B, Q] which positions put their new keys and values into the cache before it is
             read; the others are seen with the keys and values they had. None: all of them.
+          rows: [B] which rows of the cache these are; None: all of them.
         """
         batch, length = input_ids.shape
         canvas = length if cache is None else _length(cache)
@@ -101,8 +103,8 @@ class Transformer(nnx.Module):
             rotation = Rotation(*(x[None, :length, None] for x in rotation))
         else:
             rotation = rotation.at(start[:, None] + jnp.arange(length, dtype=jnp.int32)[None])
-        queries = Queries(rotation, lengths.astype(jnp.int32), start, write, self.fused_attention)
-        x, cache = self._run_layers(self.embed[...][input_ids], queries, cache)
+        queries = Queries(rotation, lengths.astype(jnp.int32), start, write, rows, self.fused_attention)
+        x, cache = self._run_layers(_take(self.embed[...], input_ids, axis=0), queries, cache)
         return self.norm(x), cache
 
     def _run_layers(

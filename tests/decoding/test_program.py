@@ -104,10 +104,18 @@ def _inside_a_block(cache: str, canvas: int) -> tuple[Any, Any]:
     return config, state_of
 
 
+def _block_pass(model: Any, state: Any, kv: Any) -> Any:
+    """The narrowest pass of a row alone: over its block."""
+    from depcap_jax.decoding.spans import Spans, _prepare, _Rows
+
+    spans = Spans(jnp.ones(1, bool), state.block_start, state.block_end)
+    rows = _Rows(state.tokens, state.length, state.block_start, state.block_start, spans)
+    return _prepare(model, WIDTH, 256, True, rows)(kv)
+
+
 @pytest.mark.compiler
 def test_a_cached_step_costs_the_layers_and_the_head_on_its_bucket(medium):
     """Operations of the narrowest pass, of a tile of the head, its choice and its commit, as compiled."""
-    from depcap_jax.decoding.caching import _span_pass, _Spans
     from depcap_jax.decoding.loop import _commit
     from depcap_jax.decoding.prediction import predict, read_pairs
 
@@ -117,12 +125,11 @@ def test_a_cached_step_costs_the_layers_and_the_head_on_its_bucket(medium):
 
     def step(model: Any, state: Any, kv: Any) -> Any:
         yes = jnp.ones(1, bool)
-        spans = _Spans(yes, ~yes, state.block_end)
-        hidden, kv = _span_pass(model, state, spans, 256, WIDTH)(kv)
+        hidden, kv = _block_pass(model, state, kv)
         hidden, start = hidden[:, :TILE], state.block_start
         position = start[:, None] + jnp.arange(TILE, dtype=jnp.int32)[None]
-        (block,) = predict(model, model.logits(hidden), position, dc.Reads())
-        block = block._replace(pairs=read_pairs(model, hidden, block, start[0] * 0 + TILE))
+        block = predict(model, model.logits(hidden), position)
+        block = block._replace(pairs=read_pairs(model, hidden, block, start * 0 + TILE))
         candidates = position < state.block_end[:, None]
         take, _, info = config.select(block, candidates, start, None)
         turn = dc.Turn(yes, ~yes, start, start, block, candidates, take, None, info, None)
@@ -156,17 +163,10 @@ def test_no_array_holds_the_logits_of_a_window(medium, cache):
 
 @pytest.mark.compiler
 def test_bytes_grow_with_the_canvas_only_by_what_attention_reads(medium):
-    from depcap_jax.decoding.caching import _span_pass, _Spans
-
     def bytes_accessed(canvas: int) -> float:
         _, state_of = _inside_a_block("dual", canvas)
         state = jax.eval_shape(state_of, medium)
-        yes = jnp.ones(1, bool)
-
-        def forward(model: Any, state: Any, kv: Any) -> Any:
-            return _span_pass(model, state, _Spans(yes, ~yes, state.block_end), 256, WIDTH)(kv)
-
-        compiled = jax.jit(forward, donate_argnums=2).lower(medium, state, state.cache.kv).compile()
+        compiled = jax.jit(_block_pass, donate_argnums=2).lower(medium, state, state.cache.kv).compile()
         cost: Any = compiled.cost_analysis()
         return cost["bytes accessed"]
 

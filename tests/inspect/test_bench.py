@@ -34,9 +34,12 @@ def test_recorded_passes_are_those_of_the_decode():
     passes = list(bench.record_passes(model, ids, config))
     result = dc.generate(model, ids, config=config)
     assert len(passes) == int(result.nfe[0])
-    assert [shape.width for shape in passes].count(8 + 24) == 3, "a full pass per block"
-    assert set(passes) <= {bench.Shape(32, 8, 1), bench.Shape(8, 8, 1)}
+    full, step = bench.Step((bench.Shape(32, 1),), 32, 1, 8), bench.Step((bench.Shape(8, 1),), 8, 1, 8)
+    assert passes.count(full) == 3, "a full pass per block"
+    assert set(passes) <= {full, step}
     measured = bench.measure(model, ids, "cap", cache="dual", block_length=8, gen_length=24, repeats=1)
     assert measured.passes == len(passes)
     assert measured.tokens == 24
     assert 0.1 < measured.ratio < 10
+    assert 0.1 < measured.ideal_ratio < 10
+    assert measured.useful == 1

@@ -7,7 +7,7 @@ import argparse
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import CACHES, RECIPES
 
-SUMMARY = "divide whole decodes by their own bare forward passes, in one run"
+SUMMARY = "divide whole decodes by their own bare forward passes, and by an ideal program's, in one run"
 EXAMPLES = """
   depcap bench                                                # a random yardstick model, 512 wide
   depcap bench --model tiny-llada --prompt-length 64 --gen-length 128 --caches none prefix dual
@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
     gen_length = answer_length(context) if arguments.gen_length is None else arguments.gen_length
     check_integer("--prompt-length", prompt_length, 1, context - 1)
     check_integer("--gen-length", gen_length, 1, context - prompt_length)
-    columns = f"{'recipe':12}{'cache':8}{'batch':>5}{'turns':>7}{'tokens/s':>10}{'whole / bare passes':>21}"
-    print(columns, flush=True)
+    columns = f"{'recipe':12}{'cache':14}{'batch':>5}{'turns':>7}{'tokens/s':>10}{'whole / bare passes':>21}"
+    print(f"{columns}{'/ ideal passes':>16}{'useful':>9}", flush=True)
     for row in measure_all(
         model,
         recipes=tuple(arguments.recipes),
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     ):
         rate = row.tokens / row.seconds
         print(
-            f"{row.recipe:12}{row.cache:8}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}",
+            f"{row.recipe:12}{row.cache:14}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}"
+            f"{row.ideal_ratio:16.3f}{row.useful:9.2f}",
             flush=True,
         )

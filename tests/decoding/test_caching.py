@@ -1,0 +1,138 @@
+"""Spans, margins and cheaper block starts: what the eager twin does, row by row, however rows are grouped."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from golden_runs import model as golden_model
+
+import depcap_jax as dc
+from depcap_jax.decoding.caching import Sizes, block_widths, suffix_widths
+from depcap_jax.decoding.reference import decode_eagerly
+from depcap_jax.decoding.spans import Widths
+from depcap_jax.inspect.overhead import random_model
+
+LENGTHS = np.array([5, 23, 12])
+IDS = np.random.default_rng(7).integers(0, 500, (len(LENGTHS), 24)).astype(np.int32)
+GEN_LENGTH = 40
+
+
+@functools.cache
+def two_layers(family: str) -> dc.Transformer:
+    """With one layer, keys and values know nothing of their surroundings: no cache is ever stale."""
+    config = golden_model(family).config
+    sizes = {"width": 32, "num_layers": 2, "num_heads": 2, "num_kv_heads": 1, "head_dim": 16, "ff_width": 64}
+    return random_model(dataclasses.replace(config, **sizes), sharpness=6.0)
+
+
+def config_of(cache: dc.Cache) -> dc.DecodeConfig:
+    return dc.depcap(
+        cache=cache,
+        gen_length=GEN_LENGTH,
+        stop_at_eos=False,
+        l_min=4,
+        l_max=16,
+        lambda_u=0.6,
+        tau_low=0.3,
+        gamma=-8.0,
+    )
+
+
+def decode(family: str, cache: dc.Cache) -> dc.DecodeResult:
+    return dc.generate(two_layers(family), IDS, LENGTHS, config=config_of(cache), trace=True)
+
+
+in_ci = pytest.mark.compiler
+SETTINGS = [
+    dc.DualCache(margin=6, together=1),
+    dc.DualCache(refresh_after=9, prompt_every=2, refresh_every=3, margin=2, margin_after=3),
+    pytest.param(dc.PrefixCache(margin=5, margin_after=2), marks=in_ci),
+    pytest.param(dc.PrefixCache(prompt_every=3, quorum=0.5), marks=in_ci),
+    pytest.param(dc.PrefixCache(refresh_after=12, together=64), marks=in_ci),
+    pytest.param(dc.DualCache(prompt_every=1000, together=64, quorum=1.0), marks=in_ci),
+    pytest.param(dc.DualCache(refresh_after=16), marks=in_ci),
+    pytest.param(dc.NoCache(together=1), marks=in_ci),
+]
+
+
+@pytest.mark.parametrize("cache", SETTINGS)
+@pytest.mark.parametrize("family", ["dream", pytest.param("llada", marks=in_ci)])
+def test_each_row_of_a_batch_is_decoded_as_the_twin_does_alone(family, cache):
+    result = decode(family, cache)
+    for row, length in enumerate(LENGTHS):
+        expected = decode_eagerly(two_layers(family), IDS[row, :length].tolist(), config_of(cache))
+        assert result.tokens[row].tolist() == expected.tokens
+        assert result.commit_step[row].tolist() == expected.commit_step
+        sizes = [size for size in result.block_sizes[row].tolist() if size]
+        assert (int(result.nfe[row]), sizes) == (expected.nfe, expected.block_sizes)
+
+
+@pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=in_ci)])
+def test_margins_over_the_whole_canvas_are_no_cache(family):
+    plain = decode(family, dc.NoCache())
+    stale = decode(family, dc.DualCache())
+    assert not np.array_equal(plain.tokens, stale.tokens), "the cache is to matter here"
+    renewed = decode(family, dc.DualCache(margin=1000, margin_after=1000))
+    for field in ("tokens", "nfe", "commit_step", "block_sizes"):
+        np.testing.assert_array_equal(getattr(renewed, field), getattr(plain, field))
+
+
+def test_a_trace_tells_what_a_pass_had_to_compute_and_what_it_did():
+    """A refresh needs a row's whole length, a step its block and margin; widths hold that."""
+    result = decode("llada", dc.DualCache(margin=6, together=1))
+    told = result.trace.cache
+    for row, length in enumerate(LENGTHS):
+        passes = int(result.nfe[row])
+        refresh, needed, width = (np.asarray(x[row])[:passes] for x in told)
+        assert refresh.sum() == np.count_nonzero(result.block_sizes[row])
+        assert set(needed[refresh]) == {length + GEN_LENGTH}
+        sizes = np.asarray(result.block_sizes[row])[np.cumsum(refresh) - 1]
+        starts = np.cumsum([0, *np.asarray(result.block_sizes[row])])[np.cumsum(refresh) - 1]
+        margin = np.minimum(6, length + starts)
+        np.testing.assert_array_equal(needed[~refresh], (sizes + margin)[~refresh])
+        assert (width >= needed).all()
+        assert set(width) <= {16 + 6, 40 + 16, 40 + 24}, "a short prompt is refreshed at a width of its own"
+
+
+@pytest.mark.parametrize(
+    ("needed", "active", "expected"),
+    [
+        ([10, 16, 1], [1, 1, 1], [0, 0, 0]),
+        ([10, 30, 1], [1, 1, 1], [1, 1, 1]),  # narrow ones share the widest of theirs
+        ([10, 300, 60], [1, 1, 1], [0, 3, 2]),  # wide ones run alone
+        ([10, 300, 30], [0, 1, 0], [4, 3, 4]),
+    ],
+)
+def test_widths(needed, active, expected):
+    widths = Widths.plan((16, 32, 100), 3, 400, together=96)
+    assert widths == Widths((16, 32, 100, 400), (3, 3, 1, 1))
+    chosen = widths.choose(jnp.asarray(needed), jnp.asarray(active, bool))
+    assert chosen.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "together", "rows"), [(8, 512, (8, 4, 1)), (6, 512, (6, 3, 1)), (1, 1, (1, 1, 1))]
+)
+def test_rows_in_a_group(batch, together, rows):
+    assert Widths.plan((64, 128), batch, 384, together).rows == rows
+
+
+def test_few_widths_that_waste_little():
+    """Of a suffix at most a fifth of the answer is computed beyond it, and on average a tenth."""
+    assert suffix_widths(Sizes(256, 8, 128, 256)) == (48, 96, 144, 192, 240, 256)
+    assert suffix_widths(Sizes(40, 4, 16, 32)) == (16, 32, 40)
+    assert suffix_widths(Sizes(8, 4, 8, 8)) == (8,)
+    assert block_widths(Sizes(256, 8, 128, 256)) == (16, 48, 128)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "allowed"),
+    [("margin", -1, "at least 0"), ("prompt_every", 0, "at least 1"), ("refresh_after", 1.5, "an integer")],
+)
+def test_bad_settings_are_named(setting, value, allowed):
+    with pytest.raises(ValueError, match=f"{setting} must be .*{allowed}.*got {value}"):
+        dc.DualCache(**{setting: value})
