@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from depcap_jax import evaluation as evaluation, tiny as tiny
     from depcap_jax.checkpoints.errors import CheckpointError as CheckpointError
     from depcap_jax.checkpoints.loading import load as load, save as save
-    from depcap_jax.decoding import numerics as numerics
     from depcap_jax.decoding.caching import (
         Cache as Cache,
         DualCache as DualCache,
         NoCache as NoCache,
         Pass as Pass,
         PrefixCache as PrefixCache,
+    )
+    from depcap_jax.decoding.compute import numerics as numerics
+    from depcap_jax.decoding.compute.prediction import (
+        Prediction as Prediction,
+        Reads as Reads,
+        Sampling as Sampling,
     )
     from depcap_jax.decoding.generate import (
         generate as generate,
@@ -45,7 +50,6 @@ if TYPE_CHECKING:
         Partition as Partition,
     )
     from depcap_jax.decoding.policy import policy as policy, setting as setting
-    from depcap_jax.decoding.prediction import Prediction as Prediction, Reads as Reads, Sampling as Sampling
     from depcap_jax.decoding.recipes import (
         RECIPES as RECIPES,
         DecodeConfig as DecodeConfig,
@@ -95,14 +99,14 @@ _HOMES = {
     "": "evaluation tiny",
     "checkpoints.errors": "CheckpointError",
     "checkpoints.loading": "load save",
-    "decoding": "numerics",
+    "decoding.compute": "numerics",
     "decoding.caching": "Cache DualCache NoCache Pass PrefixCache",
     "decoding.generate": "generate generate_canvas prepare start",
     "decoding.loop": "Turn decode decode_step finish init_state is_live swap_rows",
     "decoding.model": "DiffusionLM",
     "decoding.partition": "AdaBlocks DepGABlocks FixedBlocks Lengths Partition",
     "decoding.policy": "policy setting",
-    "decoding.prediction": "Prediction Reads Sampling",
+    "decoding.compute.prediction": "Prediction Reads Sampling",
     "decoding.recipes": (
         "RECIPES DecodeConfig adablock cap confidence depcap depga factor recipe recipe_settings vanilla"
     ),

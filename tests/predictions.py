@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from depcap_jax.decoding.numerics import Summary
-from depcap_jax.decoding.prediction import Prediction, Reads, predict
+from depcap_jax.decoding.compute.numerics import Summary
+from depcap_jax.decoding.compute.prediction import Prediction, Reads, predict
 
 
 @functools.partial(jax.jit, static_argnames="reads")

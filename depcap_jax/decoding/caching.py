@@ -1,4 +1,4 @@
-"""What is recomputed, what is reused? The spans of one turn's forward pass; see `spans.py` for the pass."""
+"""What is recomputed, what is reused? The spans of one turn's forward pass; `compute/spans.py` runs it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from depcap_jax.decoding.compute.spans import Spans, Widths, run_spans
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
-from depcap_jax.decoding.spans import Spans, Widths, run_spans
 from depcap_jax.decoding.state import DecodeState
 
 # No pass is compiled for fewer positions: below this its cost is that of reading the weights.

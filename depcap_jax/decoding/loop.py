@@ -2,8 +2,8 @@
 
     state = init_state(model, tokens, open, lengths, config)
     while any row is live:                        # decode: lax.while_loop
-        hidden     = cache(...)                   # caching.py: a full pass, or one over the spans
-        prediction = the head, a tile at a time   # prediction.py
+        hidden     = cache(...)                   # caching.py: which spans; compute/spans.py: the pass
+        prediction = the head, a tile at a time   # compute/prediction.py
         length     = partition(prediction)        # partition.py, for rows at a block start
         take       = select(prediction), and the most confident position   # select.py
         commit
@@ -23,10 +23,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.decoding import numerics
 from depcap_jax.decoding.caching import Pass, Rows
+from depcap_jax.decoding.compute import numerics
+from depcap_jax.decoding.compute.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.model import DiffusionLM
-from depcap_jax.decoding.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.state import DecodeResult, DecodeState, Status, window_at
 

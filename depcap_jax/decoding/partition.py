@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from depcap_jax.decoding import numerics
+from depcap_jax.decoding.compute import numerics
+from depcap_jax.decoding.compute.prediction import Prediction, Reads
 from depcap_jax.decoding.policy import Number, check_integer, policy, setting
-from depcap_jax.decoding.prediction import Prediction, Reads
 
 
 class Lengths(NamedTuple):

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from depcap_jax.decoding.caching import Cache, DualCache, NoCache, PrefixCache, Sizes
+from depcap_jax.decoding.compute.prediction import Sampling
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Partition
 from depcap_jax.decoding.policy import Number, Setting, policy, setting, settings_of
-from depcap_jax.decoding.prediction import Sampling
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne
 
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from depcap_jax.decoding.compute.prediction import Reads
 from depcap_jax.decoding.loop import Turn, decode_step, is_live
 from depcap_jax.decoding.model import DiffusionLM
-from depcap_jax.decoding.prediction import Reads
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.state import DecodeState
 

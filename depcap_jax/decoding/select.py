@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from depcap_jax.decoding.compute.prediction import Prediction, Reads
 from depcap_jax.decoding.policy import Number, policy, setting
-from depcap_jax.decoding.prediction import Prediction, Reads
 
 
 class Select(Protocol):

@@ -25,7 +25,7 @@ def table_decoders(caches: Sequence[str] = ("none",), *, gen_length: int) -> lis
     """The lines of Table 1, once per cache.
 
     Args:
-      caches: of "none", "prefix" and "dual"; "none" comes first, since speed-ups are against it.
+      caches: of `CACHES`; "none" comes first, since speed-ups are against it.
       gen_length: positions of an answer, the same in all lines.
     """
     for cache in caches:

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from depcap_jax.decoding.compute.prediction import TILE
 from depcap_jax.decoding.policy import check_integer
-from depcap_jax.decoding.prediction import TILE
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.models import ModelConfig, Transformer
 

@@ -23,10 +23,10 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from depcap_jax.decoding.compute.prediction import TILE
 from depcap_jax.decoding.generate import generate, start
 from depcap_jax.decoding.loop import decode_step, is_live
 from depcap_jax.decoding.model import DiffusionLM
-from depcap_jax.decoding.prediction import TILE
 from depcap_jax.decoding.recipes import DecodeConfig, recipe, recipe_settings
 from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.transformer import Transformer

@@ -12,8 +12,8 @@ from golden_runs import model as golden_model
 
 import depcap_jax as dc
 from depcap_jax.decoding.caching import Sizes, block_widths, suffix_widths
+from depcap_jax.decoding.compute.spans import Widths
 from depcap_jax.decoding.reference import decode_eagerly
-from depcap_jax.decoding.spans import Widths
 from depcap_jax.inspect.overhead import random_model
 
 LENGTHS = np.array([5, 23, 12])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
-from depcap_jax.decoding import numerics
+from depcap_jax.decoding.compute import numerics
 
 KINDS = ("flat", "peaked", "tied", "minus_inf", "huge", "extreme")
 SUMMARISE, ENTROPY, ARGMAX = jax.jit(numerics.summarise), jax.jit(numerics.entropy), jax.jit(numerics.argmax)

@@ -9,7 +9,7 @@ import pytest
 from small_models import small_model
 
 import depcap_jax as dc
-from depcap_jax.decoding.prediction import Draw, Glance, predict, read_head, read_pairs
+from depcap_jax.decoding.compute.prediction import Draw, Glance, predict, read_head, read_pairs
 
 WIDTH = 100  # no multiple of a tile
 NEAR, WATCH, AHEAD = dc.Reads(top_k=2), dc.Reads(top_k=5), dc.Reads(entropy=True, top_k=8)

@@ -18,8 +18,8 @@ from small_checkpoints import LLADA_8B
 
 import depcap_jax as dc
 from depcap_jax.checkpoints.huggingface.config_json import from_config_json
+from depcap_jax.decoding.compute.prediction import TILE
 from depcap_jax.decoding.generate import _generate
-from depcap_jax.decoding.prediction import TILE
 from depcap_jax.inspect.overhead import BENCH_CONFIG
 
 CONFIG = dataclasses.replace(
@@ -106,7 +106,7 @@ def _inside_a_block(cache: str, canvas: int) -> tuple[Any, Any]:
 
 def _block_pass(model: Any, state: Any, kv: Any) -> Any:
     """The narrowest pass of a row alone: over its block."""
-    from depcap_jax.decoding.spans import Spans, _prepare, _Rows
+    from depcap_jax.decoding.compute.spans import Spans, _prepare, _Rows
 
     spans = Spans(jnp.ones(1, bool), state.block_start, state.block_end)
     rows = _Rows(state.tokens, state.length, state.block_start, state.block_start, spans)
@@ -116,8 +116,8 @@ def _block_pass(model: Any, state: Any, kv: Any) -> Any:
 @pytest.mark.compiler
 def test_a_cached_step_costs_the_layers_and_the_head_on_its_bucket(medium):
     """Operations of the narrowest pass, of a tile of the head, its choice and its commit, as compiled."""
+    from depcap_jax.decoding.compute.prediction import predict, read_pairs
     from depcap_jax.decoding.loop import _commit
-    from depcap_jax.decoding.prediction import predict, read_pairs
 
     canvas = 384
     config, state_of = _inside_a_block("dual", canvas)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.decoding import numerics
+from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.state import DecodeState
 

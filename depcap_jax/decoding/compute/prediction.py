@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from depcap_jax.decoding import numerics
+from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
 
