@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,12 +57,16 @@ def estimate(
     abstract = Transformer.abstract(model, dtype=dtype)
     kept = jax.tree.leaves(jax.eval_shape(lambda m: config.cache.init(m, batch, canvas), abstract))
     cache = jax.eval_shape(lambda m: m.init_cache(batch, canvas), abstract) if kept else None
-    rows, item = batch * canvas, jnp.dtype(dtype).itemsize
+    own: Any = config.cache
+    group = own.widths(abstract, config.sizes, batch, canvas).rows[-1] if hasattr(own, "widths") else batch
+    rows, item = group * canvas, jnp.dtype(dtype).itemsize
     # The widest moments: a layer's feed-forward beside its input, its attention scores, a tile of the head.
-    layer = rows * (3 * model.ff_width + 4 * model.width) * item
-    scores = 3 * batch * model.num_heads * canvas**2 * 4
+    layer = rows * (4 * model.ff_width + 4 * model.width) * item
+    scores = 3 * group * model.num_heads * canvas**2 * 4
     head = 4 * batch * min(TILE, config.sizes.window) * model.embedding_size * 4
-    return Memory(_bytes(abstract), _bytes(cache), max(layer, scores, head) + rows * model.width * 4)
+    return Memory(
+        _bytes(abstract), _bytes(cache), max(layer, scores, head) + batch * canvas * model.width * 4
+    )
 
 
 def count_parameters(model: ModelConfig) -> int:

@@ -52,7 +52,7 @@ SETTINGS = [
     dc.DualCache(refresh_after=9, prompt_every=2, refresh_every=3, margin=2, margin_after=3),
     pytest.param(dc.PrefixCache(margin=5, margin_after=2), marks=in_ci),
     pytest.param(dc.PrefixCache(prompt_every=3, quorum=0.5), marks=in_ci),
-    pytest.param(dc.PrefixCache(refresh_after=12, together=64), marks=in_ci),
+    pytest.param(dc.PrefixCache(refresh_every=2, prompt_every=2, together=64), marks=in_ci),
     pytest.param(dc.DualCache(prompt_every=1000, together=64, quorum=1.0), marks=in_ci),
     pytest.param(dc.DualCache(refresh_after=16), marks=in_ci),
     pytest.param(dc.NoCache(together=1), marks=in_ci),

@@ -225,11 +225,12 @@ def _in_tiles(
     batch, width = whole[0].shape[:2]
     size = min(TILE, width)
     most = -(-width // size) * batch
-    tiles = lax.div(count + (size - 1), jnp.full_like(count, size))
-    begin = jnp.cumsum(tiles) - tiles
+    tiles = lax.div(count.astype(jnp.int32) + (size - 1), jnp.full_like(count, size, jnp.int32))
+    begin = jnp.cumsum(tiles, dtype=jnp.int32) - tiles
     if before is not None and batch > 1:
         first = jnp.where(before, tiles, 0)
-        begin = jnp.where(before, jnp.cumsum(first) - first, jnp.sum(first) + begin - jnp.cumsum(first))
+        ahead = jnp.cumsum(first, dtype=jnp.int32)
+        begin = jnp.where(before, ahead - first, ahead[-1] + begin - ahead)
     slots, inside = jnp.arange(batch, dtype=jnp.int32), jnp.arange(size, dtype=jnp.int32)[None]
     place = jnp.arange(width, dtype=jnp.int32)[None]
 
@@ -252,7 +253,7 @@ def _in_tiles(
     empty = jax.tree.map(
         lambda leaf: jnp.zeros((most, *leaf.shape[1:]), leaf.dtype), jax.eval_shape(run, slots)
     )
-    turns = lax.div(jnp.sum(tiles) + (batch - 1), jnp.full_like(tiles[0], batch))
+    turns = lax.div(jnp.sum(tiles, dtype=jnp.int32) + (batch - 1), jnp.int32(batch))
     results = lax.fori_loop(0, turns, body, empty)
     flat, read = begin[:, None] * size + place, place < count[:, None]
 
