@@ -7,7 +7,6 @@ as a ratio to decoding without a cache. Times on shared machines vary by a tenth
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,21 +19,24 @@ from depcap_jax.tiny import held_out
 MARGINS = (0, 4, 8, 16, 24, 32)
 
 
-def margins() -> Iterator[dc.Cache]:
+Settings = dict[str, int]
+
+
+def margins(policy: type[dc.Cache]) -> Iterator[Settings]:
     """Margins before the block, then behind it."""
-    for policy in (dc.PrefixCache, dc.DualCache):
-        yield from (policy(margin=margin) for margin in MARGINS)
-    yield from (dc.DualCache(margin=24, margin_after=after) for after in (8, 24))
-    yield dc.DualCache(margin_after=24)
+    yield from ({"margin": margin} for margin in MARGINS)
+    if policy is dc.DualCache:
+        yield from ({"margin": 24, "margin_after": after} for after in (8, 24))
+        yield {"margin_after": 24}
 
 
-def block_starts() -> Iterator[dc.Cache]:
-    """Cheaper block starts, each with the margin that costs no accuracy."""
-    for policy in (dc.PrefixCache, dc.DualCache):
-        yield policy(margin=24)
-        yield from (policy(margin=24, prompt_every=every) for every in (2, 4, 1000))
-        yield from (policy(margin=24, refresh_after=tokens) for tokens in (16, 32))
-        yield policy(margin=24, prompt_every=1000, refresh_after=16)
+def block_starts(policy: type[dc.Cache]) -> Iterator[Settings]:
+    """Cheaper block starts, each with the margins that cost no accuracy."""
+    near = {"margin": 24, "margin_after": 24} if policy is dc.DualCache else {"margin": 24}
+    yield near
+    yield from ({**near, "prompt_every": every} for every in (2, 4, 1000))
+    yield from ({**near, "refresh_after": tokens} for tokens in (16, 32))
+    yield {**near, "prompt_every": 1000, "refresh_after": 16}
 
 
 def few_shot(tokenizer: Any, model: dc.Transformer, limit: int, tokens: int, gen_length: int) -> Task:
@@ -63,17 +65,6 @@ def few_shot(tokenizer: Any, model: dc.Transformer, limit: int, tokens: int, gen
     return Task("tiny, few-shot", tuple(made))
 
 
-def describe(cache: dc.Cache) -> str:
-    """The cache by its class and the settings that differ from the paper's."""
-    defaults = type(cache)()
-    changed = {
-        field.name: getattr(cache, field.name)
-        for field in dataclasses.fields(cache)  # type: ignore[arg-type]  # policies are dataclasses
-        if getattr(cache, field.name) != getattr(defaults, field.name)
-    }
-    return f"{type(cache).__name__}({', '.join(f'{name}={value}' for name, value in changed.items())})"
-
-
 def main() -> None:
     """Prints a line per cache, the first of them without one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -97,15 +88,17 @@ def main() -> None:
         f"{arguments.model}, {len(task.problems)} problems, answers of {gen_length}, prompts of {few} or more"
     )
     print(f"{'cache':64}{'right':>8}{'passes':>8}{'time':>7}", flush=True)
-    slowest = None
-    for cache in (dc.NoCache(), *(margins() if arguments.what == "margins" else block_starts())):
-        summary = evaluate(
-            subject, task, Decoder("depcap", {"cache": cache, "gen_length": gen_length})
-        ).summary
-        seconds = 1 / summary["tokens_per_second"]
-        slowest = seconds if slowest is None else slowest
-        right = f"{100 * summary['accuracy']:.1f} %"
-        print(f"{describe(cache):64}{right:>8}{summary['nfe']:8.1f}{seconds / slowest:7.2f}", flush=True)
+    choose = margins if arguments.what == "margins" else block_starts
+    without = None
+    for policy in (dc.NoCache, dc.PrefixCache, dc.DualCache):
+        for settings in [{}] if policy is dc.NoCache else choose(policy):
+            decoder = Decoder("depcap", {"cache": policy(**settings), "gen_length": gen_length})
+            summary = evaluate(subject, task, decoder).summary
+            seconds = 1 / summary["tokens_per_second"]
+            without = without or seconds
+            name = f"{policy.__name__}({', '.join(f'{key}={value}' for key, value in settings.items())})"
+            right = f"{100 * summary['accuracy']:.1f} %"
+            print(f"{name:64}{right:>8}{summary['nfe']:8.1f}{seconds / without:7.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -76,9 +76,9 @@ class Cache(Protocol):
 _TOGETHER = setting(
     default=None,
     kind=int,
-    low=1,
-    doc="positions that a pass computes at once, of as many rows as that makes; 128 on CPUs, 512 elsewhere; "
-    "a batch that is divided over devices wants all of them",
+    low=0,
+    doc="positions that a pass computes at once, of as many rows as that makes: by default 128 on CPUs and "
+    "512 elsewhere; 0: all rows, for batches that are sharded",
 )
 
 
@@ -127,7 +127,6 @@ class BlockCache:
     keep_suffix: ClassVar[bool]
     """Whether what follows the block keeps its keys and values too."""
     margin: int = setting(default=0, low=0, doc="positions before the block that each pass recomputes too")
-    margin_after: int = setting(default=0, low=0, doc="the same behind what a pass recomputes")
     refresh_every: int | jax.Array = setting(
         default=0, low=0, static=False, doc="a full pass also after this many passes inside a block; 0: never"
     )
@@ -145,9 +144,14 @@ class BlockCache:
         default=0.0,
         low=0,
         high=1,
-        doc="share of the live rows that must be due for a full pass: those that are due wait for them",
+        doc="a full pass waits until this share of the live rows is due for one; 0: it never waits",
     )
     together: int | None = _TOGETHER
+
+    @property
+    def behind(self) -> int:
+        """Positions after a span that are recomputed too."""
+        return 0
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> BlockMemory:
         """Room for the keys and values of the whole canvas."""
@@ -160,7 +164,8 @@ class BlockCache:
         """A full pass for the rows that refresh, spans for the others; rows that are due may wait."""
         still_open = jnp.sum(state.open, axis=1, dtype=jnp.int32)
         due = self._is_due(rows, memory, still_open)
-        refresh = due & (_count(due) >= self.quorum * _count(rows.live))
+        # Whatever the value, also one that is no number: if all are due, all run.
+        refresh = due & ~(_count(due) < jnp.minimum(self.quorum, 1.0) * _count(rows.live))
         active = refresh | (rows.live & ~due)
         spans, end = self._spans(state, sizes, rows, memory, active, refresh)
         widths = self.widths(model, sizes, *state.tokens.shape)
@@ -199,19 +204,20 @@ class BlockCache:
 
         What a setting leaves alone is not in the program.
         """
-        end = state.block_end if self.keep_suffix else state.answer_end
-        if self.keep_suffix and self.refresh_after:
-            ahead = jnp.minimum(state.block_start + sizes.window, state.answer_end)
-            end = jnp.where(rows.at_start, ahead, end)
-        end = jnp.where(refresh, state.answer_end, end) if self.keep_suffix else end
+        end = state.answer_end
+        if self.keep_suffix:
+            near = state.block_end
+            if self.refresh_after:
+                near = jnp.where(rows.at_start, jnp.minimum(state.block_start + sizes.window, end), near)
+            end = jnp.where(refresh, end, near)
         whole, begin, stop = refresh, state.block_start, end
         if self.prompt_every > 1:
             whole &= memory.refreshes % self.prompt_every == 0
             begin = jnp.where(refresh, state.answer_start, begin)
         if self.margin:
             begin = jnp.maximum(begin - self.margin, 0)
-        if self.margin_after:
-            stop = jnp.minimum(stop + self.margin_after, state.length)
+        if self.behind:
+            stop = jnp.minimum(stop + self.behind, state.length)
         return Spans(active, jnp.where(whole, 0, begin), jnp.where(whole, state.length, stop)), end
 
     def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:
@@ -221,14 +227,14 @@ class BlockCache:
             spans = (*spans, sizes.gen_length)
         if self.refresh_after:
             spans = (*spans, min(sizes.window, sizes.gen_length))
-        beside = max(self.margin, int(model.config.predicts_next)) + self.margin_after
+        beside = max(self.margin, int(model.config.predicts_next)) + self.behind
         wanted = (*(span + beside for span in spans), *canvas_widths(sizes, batch, canvas))
         return Widths.plan(wanted, batch, canvas, self.together)
 
 
 @policy
 class PrefixCache(BlockCache):
-    """Fast-dLLM's prefix cache: between full passes, the block and all that follows it are recomputed."""
+    """Fast-dLLM's prefix cache: between full passes, the block and the rest of the answer are recomputed."""
 
     keep_suffix = False
 
@@ -238,6 +244,14 @@ class DualCache(BlockCache):
     """Fast-dLLM's dual cache: between full passes, only the block is recomputed."""
 
     keep_suffix = True
+    margin_after: int = setting(
+        default=0, low=0, doc="positions after the block that each pass recomputes too"
+    )
+
+    @property
+    def behind(self) -> int:
+        """As set."""
+        return self.margin_after
 
 
 def block_widths(sizes: Sizes) -> tuple[int, ...]:

@@ -251,19 +251,14 @@ def _choose_lengths(
         # Whatever a policy says, a block has a position and no more than fit, so that the loop ends.
         most = jnp.minimum(remaining, config.sizes.longest)
         end = state.block_start + jnp.clip(length.astype(jnp.int32), 1, most)
-        info = jax.tree.map(jnp.asarray, info)
-        nothing = jax.tree.map(jnp.zeros_like, info)
-        return (
-            jnp.where(asked, end, state.block_end),
-            _where_rows(asked, memory, state.partition),
-            _where_rows(asked, info, nothing),
-        )
+        return end, memory, jax.tree.map(jnp.asarray, info)
 
-    def keep() -> tuple[jax.Array, Any, Any]:
-        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(ask)[2])
-        return state.block_end, state.partition, info
-
-    return lax.cond(jnp.any(asked), ask, keep)
+    end, memory, info = numerics.if_any(asked, ask)
+    return (
+        jnp.where(asked, end, state.block_end),
+        _where_rows(asked, memory, state.partition),
+        _where_rows(asked, info, jax.tree.map(jnp.zeros_like, info)),
+    )
 
 
 def _commit(state: DecodeState, turn: Turn) -> DecodeState:

@@ -1,6 +1,6 @@
 """How far does the next block reach? The paper's first decision.
 
-A partition is asked at each block start, after a full pass, with the predictions from there on.
+A partition is asked at each block start, with the predictions from there on.
 """
 
 from __future__ import annotations

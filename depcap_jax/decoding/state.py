@@ -122,4 +122,6 @@ def _listing(rows: Sequence[int] | np.ndarray, most: int = 8) -> str:
 def window_at(x: jax.Array, start: jax.Array, width: int, fill: Any) -> jax.Array:
     """x [B, T] at [start, start + width) of each row [B, width]; `fill` beyond the canvas."""
     index = start[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
-    return jnp.take_along_axis(x, index, axis=1, mode="fill", fill_value=fill)
+    inside = (index >= 0) & (index < x.shape[1])
+    found = jnp.take_along_axis(x, jnp.clip(index, 0, x.shape[1] - 1), axis=1, mode="promise_in_bounds")
+    return jnp.where(inside, found, jnp.asarray(fill, x.dtype))

@@ -58,11 +58,13 @@ def estimate(
     kept = jax.tree.leaves(jax.eval_shape(lambda m: config.cache.init(m, batch, canvas), abstract))
     cache = jax.eval_shape(lambda m: m.init_cache(batch, canvas), abstract) if kept else None
     own: Any = config.cache
-    group = own.widths(abstract, config.sizes, batch, canvas).rows[-1] if hasattr(own, "widths") else batch
-    rows, item = group * canvas, jnp.dtype(dtype).itemsize
+    widths = (
+        own.widths(abstract, config.sizes, batch, canvas) if hasattr(own, "widths") else [[canvas], [batch]]
+    )
+    positions = max(width * rows for width, rows in zip(*widths, strict=True))
     # The widest moments: a layer's feed-forward beside its input, its attention scores, a tile of the head.
-    layer = rows * (4 * model.ff_width + 4 * model.width) * item
-    scores = 3 * group * model.num_heads * canvas**2 * 4
+    layer = positions * (4 * model.ff_width + 4 * model.width) * jnp.dtype(dtype).itemsize
+    scores = 3 * positions * model.num_heads * canvas * 4
     head = 4 * batch * min(TILE, config.sizes.window) * model.embedding_size * 4
     return Memory(
         _bytes(abstract), _bytes(cache), max(layer, scores, head) + batch * canvas * model.width * 4

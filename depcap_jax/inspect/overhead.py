@@ -44,13 +44,14 @@ class Step(NamedTuple):
 
     passes: tuple[Shape, ...]
     needed: int  # positions, of all rows, that had to be computed
-    tiles: int  # turns of the head's loop, each a tile of every row
+    head_turns: int  # turns of the head's loop, each as many tiles as there are rows
     read: int  # positions, of all rows, that the head had to be read at
 
-    @property
-    def computed(self) -> int:
-        """Positions that were computed."""
-        return sum(shape.width * shape.rows for shape in self.passes)
+
+def useful(steps: Sequence[Step]) -> float:
+    """The share of the computed positions, of all rows, that had to be computed."""
+    computed = sum(shape.width * shape.rows for step in steps for shape in step.passes)
+    return sum(step.needed for step in steps) / computed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +116,10 @@ def random_model(
     return jax.tree_util.tree_map_with_path(rescale, model)
 
 
-def record_passes(model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConfig) -> Iterator[Step]:
-    """Decodes turn by turn and tells what each one computed."""
+def record_passes(
+    model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConfig, lengths: np.ndarray | None = None
+) -> Iterator[Step]:
+    """Decodes prompts [B, P] of `lengths` [B], or of P, turn by turn, and tells what each one computed."""
 
     @jax.jit
     def turn(model: Any, state: Any) -> Any:
@@ -124,11 +127,11 @@ def record_passes(model: DiffusionLM, prompt_ids: np.ndarray, config: DecodeConf
         return state, (told.cache.needed, told.cache.width, told.read, jnp.any(is_live(model, state, config)))
 
     batch = len(prompt_ids)
-    lengths = jnp.full(batch, prompt_ids.shape[1])
+    lengths = np.full(batch, prompt_ids.shape[1]) if lengths is None else lengths
     cache: Any = config.cache
     widths = cache.widths(model, config.sizes, batch, prompt_ids.shape[1] + config.gen_length)
     tile = min(TILE, config.sizes.window)
-    state = jax.jit(lambda m, p, n: start(m, p, n, config))(model, jnp.asarray(prompt_ids), lengths)
+    state = jax.jit(lambda m, p, n: start(m, p, n, config))(model, prompt_ids, lengths)
     alive = True
     while alive:
         state, told = turn(model, state)
@@ -178,7 +181,7 @@ class _Bare:
             for width, rows in step.passes:
                 tokens = jnp.zeros((rows, self.length), jnp.int32)
                 total, kv[rows] = _bare_pass(self.model, tokens, kv[rows], width)
-            total = total, _bare_head(self.model, states, jnp.int32(step.tiles))
+            total = total, _bare_head(self.model, states, jnp.int32(step.head_turns))
         jax.block_until_ready((total, kv))
 
     def ideal(self, steps: list[Step]) -> float:
@@ -241,7 +244,7 @@ def measure(
         seconds=statistics.median(whole for whole, _, _ in times),
         ratio=statistics.median(whole / bare for whole, bare, _ in times),
         ideal_ratio=statistics.median(whole / ideal for whole, _, ideal in times),
-        useful=sum(step.needed for step in steps) / sum(step.computed for step in steps),
+        useful=useful(steps),
     )
 
 

@@ -180,12 +180,16 @@ def test_bytes_grow_with_the_canvas_only_by_what_attention_reads(medium):
 
 @pytest.mark.compiler
 def test_the_program_is_small():
-    """Lines of the optimised program: at most half of the 17,527 and 0.7 of the 83,947 before the tiles."""
+    """Lines of the optimised program: at most half of the 17,527 and 0.7 of the 83,947 before the tiles.
+
+    Of those 2,222 were tables of source lines, which grow with the caller's stack: they are not counted.
+    """
     config, ids = dc.depcap(cache=dc.DualCache()), jax.ShapeDtypeStruct((1, 128), jnp.int32)
-    for layers, most in ((2, 17_527 * 0.5), (32, 83_947 * 0.7)):
+    for layers, most in ((2, (17_527 - 2_222) * 0.5), (32, (83_947 - 2_222) * 0.7)):
         model = dc.Transformer.abstract(dataclasses.replace(BENCH_CONFIG, num_layers=layers))
         lowered = _generate.lower(model, ids, jnp.array([128]), config, None, trace=False)
-        lines = len((lowered.compile().as_text() or "").splitlines())
+        program = re.split(r"^%", lowered.compile().as_text() or "", maxsplit=1, flags=re.MULTILINE)[1]
+        lines = len(program.splitlines())
         assert lines <= most, (layers, lines)
 
 
@@ -204,18 +208,19 @@ def test_memory_beside_weights_and_cache_is_a_tile_of_logits():
 @pytest.mark.compiler
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_the_cache_is_updated_in_place(medium, cache):
-    """In the compiled loop nothing copies a layer's keys or values.
+    """In the compiled loop nothing copies a layer's keys or values, of the batch or of a row.
 
-    A full pass brings new ones into the cache's layout (a transpose); that is all.
+    A full pass brings new ones into the cache's layout (a transpose); the first ones are zeros (a broadcast).
     """
     config = dc.recipe("depcap", cache=cache, gen_length=64, l_max=32)
     ids, lengths = jnp.zeros((3, 128), jnp.int32), jnp.array([100, 9, 20])
     text = _generate.lower(medium, ids, lengths, config, None, trace=False).compile().as_text() or ""
-    shape = re.escape(f"f32[3,{CONFIG.num_kv_heads},{CONFIG.head_dim},192]")
-    copies = re.findall(rf"= {shape}\S* copy\(%?([\w.-]+)\)", text)
-    assert copies, "the pattern is to find the transposes of the full pass"
-    assert {re.sub(r"[.\d]+$", "", name) for name in copies} <= {
-        "transpose",
-        "wrapped_broadcast",
-        "broadcast",
-    }
+
+    def copied(rows: int) -> set[str]:
+        shape = re.escape(f"f32[{rows},{CONFIG.num_kv_heads},{CONFIG.head_dim},192]")
+        names = re.findall(rf"= {shape}\S* copy\(%?([\w.-]+)\)", text)
+        assert names, "the pattern is to find those of new keys and values"
+        return {re.sub(r"[.\d]+$", "", name) for name in names}
+
+    assert copied(3) <= {"wrapped_broadcast", "broadcast"}
+    assert copied(1) <= {"transpose"}

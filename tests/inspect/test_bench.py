@@ -43,3 +43,23 @@ def test_recorded_passes_are_those_of_the_decode():
     assert 0.1 < measured.ratio < 10
     assert 0.1 < measured.ideal_ratio < 10
     assert measured.useful == 1
+
+
+@pytest.mark.compiler
+def test_recorded_passes_of_a_ragged_batch():
+    """By hand: fixed blocks of 8, one token per pass; a block's passes share the narrowest width, and full
+    passes run a row at a time, each at the width that holds it."""
+    model = bench.random_model(SMALL)
+    ids, lengths = np.random.default_rng(0).integers(0, 250, (3, 48), dtype=np.int32), np.array([4, 40, 48])
+    cache = dc.DualCache(together=48)
+    config = dc.vanilla(cache=cache, block_length=8, gen_length=16, stop_at_eos=False)
+    short, whole = bench.Shape(16 + 32, 1), bench.Shape(64, 1)
+    full = bench.Step((short, whole, whole), (4 + 40 + 48) + 3 * 16, 2, 3 * 16)
+    steps = list(bench.record_passes(model, ids, config, lengths))
+    assert len(steps) == 16
+    assert [step.passes for step in steps].count(full.passes) == 2, "once per block"
+    assert {step.passes for step in steps} == {full.passes, (bench.Shape(8, 3),)}
+    assert steps[0].needed == full.needed
+    assert steps[1].needed == 3 * 8
+    computed = 2 * (48 + 64 + 64) + 14 * 3 * 8
+    assert bench.useful(steps) == pytest.approx((2 * full.needed + 14 * 3 * 8) / computed)

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+_Tree = TypeVar("_Tree")
 
 # A token's probability rounds to 1 in float64 when everything else weighs less than this.
 _FLOAT64_HALF_ULP = 2.0**-53
@@ -69,6 +72,12 @@ def first(flags: jax.Array) -> jax.Array:
     """Index, int32, of the first True over the last axis; its size if there is none."""
     ids = lax.broadcasted_iota(jnp.int32, flags.shape, flags.ndim - 1)
     return jnp.min(jnp.where(flags, ids, flags.shape[-1]), axis=-1)
+
+
+def if_any(flags: jax.Array, compute: Callable[[], _Tree]) -> _Tree:
+    """What `compute` returns if any of the `flags` is set, else zeros in its place."""
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute))
+    return lax.cond(jnp.any(flags), compute, lambda: nothing)
 
 
 def argmax(x: jax.Array) -> jax.Array:

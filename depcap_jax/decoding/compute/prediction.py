@@ -180,11 +180,7 @@ def read_head(
         def look(reads: Reads) -> tuple[Any, Any]:
             return _read(logits, prediction.summary, reads)
 
-        def look_ahead() -> tuple[Any, Any]:
-            return look(glance.partition)
-
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look_ahead))
-        ahead = lax.cond(jnp.any(_of_rows(glance.asked, row)), look_ahead, lambda: nothing)
+        ahead = numerics.if_any(_of_rows(glance.asked, row), lambda: look(glance.partition))
         return prediction, (look(glance.select), look(glance.watch), ahead)
 
     prediction, asked_for = _in_tiles(read, glance.reach, hidden, position, before=glance.asked)

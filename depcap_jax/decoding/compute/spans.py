@@ -38,38 +38,41 @@ class Widths(NamedTuple):
     """How passes are compiled: for which widths, and how many rows of each run at once."""
 
     width: tuple[int, ...]  # ascending; the last one is the canvas
-    rows: tuple[int, ...]  # rows in a group; all of them for the narrow ones
+    rows: tuple[int, ...]  # how many at once: the whole batch for the narrow ones
 
     @classmethod
     def plan(cls, wanted: tuple[int, ...], batch: int, canvas: int, together: int | None) -> Widths:
         """Of the widths `wanted`, those below the canvas; groups of no more than `together` positions.
 
-        None: as many as keep the processor busy. Below that, the time is that of reading the weights.
+        None: as many as keep the processor busy. Below that, the time is that of reading the weights. 0: the
+        whole batch.
         """
         if together is None:
             together = 128 if jax.default_backend() == "cpu" else 512
         width = (*sorted({w for w in wanted if w < canvas}), canvas)
-        return cls(width, tuple(_halve(batch, max(together // w, 1)) for w in width))
+        return cls(width, tuple(_group(batch, together // w) if together else batch for w in width))
 
     def choose(self, needed: jax.Array, active: jax.Array) -> jax.Array:
-        """The index [B] of the smallest width that holds `needed` [B]; one past the last if not `active`.
+        """The number [B] of the smallest width that holds `needed` [B], from 1; 0 if not `active`.
 
         Rows whose width runs the whole batch at once share the widest of theirs: one pass in place of two.
         """
         smaller = jnp.asarray(self.width, jnp.int32)[None] < needed[:, None]
-        index = jnp.sum(smaller, axis=1, dtype=jnp.int32)
-        if len(index) == 1:
-            return jnp.where(active, index, len(self.width))
-        shares = active & (index < sum(rows == self.rows[0] for rows in self.rows))
-        widest = jnp.max(jnp.where(shares, index, 0))
-        return jnp.where(shares, widest, jnp.where(active, index, len(self.width)))
+        number = jnp.where(active, 1 + jnp.sum(smaller, axis=1, dtype=jnp.int32), 0)
+        shares = active & (number <= sum(rows == len(active) for rows in self.rows))
+        return jnp.where(shares, jnp.max(jnp.where(shares, number, 0)), number)
 
 
-def _halve(rows: int, most: int) -> int:
-    """`rows`, halved until there are at most `most`: so a group divides the batch where it can."""
-    while rows > most:
+def _group(batch: int, most: int) -> int:
+    """Rows in a group: the batch, halved until it is at most `most`, so that groups divide it if they can.
+
+    Each row of a group has instructions of its own, so there are few; where more would be wanted, passes are
+    narrow and nearly all rows take part: they all run.
+    """
+    rows = batch
+    while rows > max(most, 1):
         rows = -(-rows // 2)
-    return rows
+    return rows if rows <= 8 else batch
 
 
 def run_spans(
@@ -87,8 +90,8 @@ def run_spans(
       widths: what is compiled.
 
     Returns:
-      The hidden states [B, window, D] that predict the window, zeros for rows that took no part; the keys and
-      values; the width [B] at which each row was computed.
+      The hidden states [B, window, D] that predict the window, of rows that took part; the keys and values;
+      the width [B] at which each row was computed, 0 if it took no part.
     """
     batch = len(state.tokens)
 
@@ -98,29 +101,24 @@ def run_spans(
             first = jnp.minimum(first, model.source(state.block_start))
         return first, widths.choose(spans.end - first, spans.active), spans
 
-    first, index, spans = _once(jnp.any(spans.active), plan)
-    order = jnp.argsort(index)  # the rows of one width stand together
+    # Under a condition, so that it is computed here and not by each fusion that reads it.
+    first, chosen, spans = numerics.if_any(spans.active, plan)
+    order = jnp.argsort(chosen).astype(jnp.int32)  # the rows of one width stand together
     hidden = jax.eval_shape(lambda: model.hidden(state.tokens)[0])
     carry = (jnp.zeros((batch, window, hidden.shape[-1]), hidden.dtype), kv)
     # XLA copies a buffer that is changed inside a conditional; what a loop carries is changed in place.
-    for number, (width, size) in enumerate(zip(*widths, strict=True)):
-        active = index == number
+    for number, (width, size) in enumerate(zip(*widths, strict=True), start=1):
+        active = chosen == number
         rows = _Rows(state.tokens, state.length, state.block_start, first, spans._replace(active=active))
         prepare = functools.partial(_prepare, model, width, window, kv is not None)
         if size == batch:
             body = _run_all(prepare, rows)
         else:
-            before = jnp.sum(index < number, dtype=jnp.int32)
+            before = jnp.sum(chosen < number, dtype=jnp.int32)
             body = _run_group(prepare, rows, jnp.roll(order, -before), size)
         groups = lax.div(jnp.sum(active, dtype=jnp.int32) + (size - 1), jnp.int32(size))
         carry = lax.fori_loop(0, groups, body, carry)
-    return carry[0], carry[1], jnp.take(jnp.asarray((*widths.width, 0), jnp.int32), index, mode="clip")
-
-
-def _once(flag: jax.Array, compute: Callable[[], Any]) -> Any:
-    """What `compute` returns, zeros if not `flag`: computed here, where each fusion that reads it would."""
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute))
-    return lax.cond(flag, compute, lambda: nothing)
+    return carry[0], carry[1], jnp.take(jnp.asarray((0, *widths.width), jnp.int32), chosen, mode="clip")
 
 
 class _Rows(NamedTuple):
@@ -140,16 +138,15 @@ _Body = Callable[[jax.Array, _Carry], _Carry]
 
 
 def _run_all(prepare: Callable[..., _Run], rows: _Rows) -> _Body:
-    """All rows at once; those that are not active change nothing."""
+    """All rows at once; of those that are not active no keys and values change.
+
+    Their hidden states do: at most one pass over all rows runs, and those in groups follow it.
+    """
     # What all layers share is computed out here: inside of the loop, XLA repeats it in each layer.
     run = prepare(rows)
 
     def body(_: jax.Array, carry: _Carry) -> _Carry:
-        hidden, kv = carry
-        new, kv = run(kv)
-        if len(new) > 1:
-            new = jnp.where(rows.spans.active[:, None, None], new, hidden)
-        return new, kv
+        return run(carry[1])
 
     return body
 
@@ -178,6 +175,8 @@ def _prepare(
     The rows are those `chosen` of the batch, or all of it.
     """
     canvas = rows.tokens.shape[1]
+    # Without a cache, rows that take no part may be longer than what is seen of them.
+    lengths = rows.length if cached else jnp.minimum(rows.length, width)
     if width == canvas or not cached:
         start, tokens = None, rows.tokens[:, :width]
         position = jnp.arange(width, dtype=jnp.int32)[None]
@@ -188,9 +187,7 @@ def _prepare(
     write = rows.spans.contain(position)
 
     def run(kv: Any) -> tuple[jax.Array, Any]:
-        hidden, kv = model.hidden(
-            tokens, lengths=rows.length, start=start, cache=kv, write=write, rows=chosen
-        )
+        hidden, kv = model.hidden(tokens, lengths=lengths, start=start, cache=kv, write=write, rows=chosen)
         return _predicting(model, hidden, rows.block_start, window, start), kv
 
     return run
