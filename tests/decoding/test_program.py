@@ -110,7 +110,7 @@ def _block_pass(model: Any, state: Any, kv: Any) -> Any:
 
     spans = Spans(jnp.ones(1, bool), state.block_start, state.block_end)
     rows = _Rows(state.tokens, state.length, state.block_start, state.block_start, spans)
-    return _prepare(model, WIDTH, 256, True, rows)(kv)
+    return _prepare(model, WIDTH, 256, True, rows)(jnp.int32(0), kv)
 
 
 @pytest.mark.compiler

@@ -131,8 +131,9 @@ class _Rows(NamedTuple):
     spans: Spans
 
 
-_Run = Callable[[Any], tuple[jax.Array, Any]]
-"""A pass: of the keys and values, the hidden states that predict the window, and the new keys and values."""
+_Run = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
+"""A pass: of the loop's index and the keys and values, the hidden states that predict the window, and the new
+keys and values."""
 _Carry = tuple[jax.Array, Any]
 _Body = Callable[[jax.Array, _Carry], _Carry]
 
@@ -145,8 +146,8 @@ def _run_all(prepare: Callable[..., _Run], rows: _Rows) -> _Body:
     # What all layers share is computed out here: inside of the loop, XLA repeats it in each layer.
     run = prepare(rows)
 
-    def body(_: jax.Array, carry: _Carry) -> _Carry:
-        return run(carry[1])
+    def body(index: jax.Array, carry: _Carry) -> _Carry:
+        return run(index, carry[1])
 
     return body
 
@@ -159,7 +160,7 @@ def _run_group(prepare: Callable[..., _Run], rows: _Rows, order: jax.Array, size
         chosen = lax.dynamic_slice_in_dim(order, group * size, size)
         part = jax.tree.map(lambda x: jnp.take(x, chosen, axis=0, mode="clip"), rows)
         hidden, kv = carry
-        new, kv = prepare(part, chosen)(kv)
+        new, kv = prepare(part, chosen)(group, kv)
         old = jnp.take(hidden, chosen, axis=0, mode="clip")
         new = jnp.where(part.spans.active[:, None, None], new, old)
         return hidden.at[chosen].set(new, mode="promise_in_bounds", unique_indices=True), kv
@@ -186,8 +187,10 @@ def _prepare(
         tokens = numerics.take(rows.tokens, position)
     write = rows.spans.contain(position)
 
-    def run(kv: Any) -> tuple[jax.Array, Any]:
-        hidden, kv = model.hidden(tokens, lengths=lengths, start=start, cache=kv, write=write, rows=chosen)
+    def run(index: jax.Array, kv: Any) -> tuple[jax.Array, Any]:
+        # Else XLA moves the first layer's products out of the loop, to turns on which the pass does not run.
+        inputs, _ = lax.optimization_barrier((tokens, index))
+        hidden, kv = model.hidden(inputs, lengths=lengths, start=start, cache=kv, write=write, rows=chosen)
         return _predicting(model, hidden, rows.block_start, window, start), kv
 
     return run
