@@ -14,7 +14,9 @@ from depcap_jax.decoding.policy import Number, policy, setting
 from depcap_jax.decoding.state import DecodeState
 
 # No pass is compiled for fewer positions: below this its cost is that of reading the weights.
-_NARROWEST = 16
+_NARROWEST = 8
+# Other widths are multiples of this: fewer programs, and the processor's vectors are full.
+_STEP = 16
 
 
 class Sizes(NamedTuple):
@@ -257,20 +259,20 @@ class DualCache(BlockCache):
 def block_widths(sizes: Sizes) -> tuple[int, ...]:
     """The widths compiled for blocks: up to three, in equal ratios from the narrowest to the longest one."""
     narrowest = min(max(_NARROWEST, sizes.shortest), sizes.longest)
-    middle = _NARROWEST * math.ceil(math.sqrt(narrowest * sizes.longest) / _NARROWEST)
+    middle = _STEP * math.ceil(math.sqrt(narrowest * sizes.longest) / _STEP)
     return tuple(sorted({narrowest, min(middle, sizes.longest), sizes.longest}))
 
 
 def suffix_widths(sizes: Sizes) -> tuple[int, ...]:
-    """The widths compiled for what is left of an answer: its sixths, in steps of the narrowest pass."""
-    step = _NARROWEST * math.ceil(sizes.gen_length / (6 * _NARROWEST))
+    """The widths compiled for what is left of an answer: its sixths, rounded up to `_STEP`."""
+    step = _STEP * math.ceil(sizes.gen_length / (6 * _STEP))
     return (*range(step, sizes.gen_length, step), sizes.gen_length)
 
 
 def canvas_widths(sizes: Sizes, batch: int, canvas: int) -> tuple[int, ...]:
     """The width of full passes for rows whose prompt is short; a row alone brings a canvas that fits."""
     prompt = canvas - sizes.gen_length
-    return (sizes.gen_length + _NARROWEST * math.ceil(prompt / (2 * _NARROWEST)),) if batch > 1 else ()
+    return (sizes.gen_length + _STEP * math.ceil(prompt / (2 * _STEP)),) if batch > 1 else ()
 
 
 def _count(rows: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """What does decoding cost beyond its forward passes? Ratios within one run, never absolute times.
 
-A decode is replayed as its bare forward passes: the same widths and groups of rows, in the same order, each
-one a jitted call of the layers and of the head in its tiles, with nothing decided and nothing committed. A
+A decode is replayed as its bare forward passes: the same widths and groups of rows, in the same order, as
+jitted loops over the layers and over the head in its tiles, with nothing decided and nothing committed. A
 ratio of 1.05 says that signals, partition, selection and commit together cost a twentieth of the passes.
 
 An ideal program would compute no position that nobody needs. Its time is read off a line through the times
@@ -10,8 +10,10 @@ of passes, and of the head, at a few exact widths, measured between the decodes.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -146,11 +148,19 @@ def record_passes(
 
 
 @functools.partial(jax.jit, static_argnames="width", donate_argnames="kv")
-def _bare_pass(model: Any, tokens: jax.Array, kv: Any, width: int) -> tuple[jax.Array, Any]:
+def _bare_passes(
+    model: Any, tokens: jax.Array, kv: Any, width: int, count: jax.Array
+) -> tuple[jax.Array, Any]:
+    """Runs the pass `count` times."""
     rows, canvas = tokens.shape
     start = None if width == canvas or kv is None else jnp.full(rows, canvas - width, jnp.int32)
-    hidden, kv = model.hidden(tokens[:, :width], start=start, cache=kv)
-    return jnp.sum(hidden), kv
+
+    def run(index: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        inputs, _ = lax.optimization_barrier((tokens[:, :width], index))  # nothing is done before the loop
+        hidden, kv = model.hidden(inputs, start=start, cache=carry[1])
+        return carry[0] + jnp.sum(hidden), kv
+
+    return lax.fori_loop(0, count, run, (jnp.float32(0), kv))
 
 
 @jax.jit
@@ -173,38 +183,36 @@ class _Bare:
         self.states = jnp.ones((1, 1, shape.shape[-1]), shape.dtype)
 
     def replay(self, steps: list[Step], batch: int, tile: int) -> None:
-        """Runs the passes of a decode, in their order."""
+        """Runs the passes of a decode, in their order; those alike that follow each other in one call."""
         kv = {shape.rows: self.cache(shape.rows) for step in steps for shape in step.passes}
         states = jnp.broadcast_to(self.states, (batch, tile, self.states.shape[-1]))
         total: Any = None
-        for step in steps:
-            for width, rows in step.passes:
-                tokens = jnp.zeros((rows, self.length), jnp.int32)
-                total, kv[rows] = _bare_pass(self.model, tokens, kv[rows], width)
-            total = total, _bare_head(self.model, states, jnp.int32(step.head_turns))
+        for passes, alike in itertools.groupby(steps, key=lambda step: step.passes):
+            alike = list(alike)
+            for (width, rows), times in collections.Counter(passes).items():
+                tokens, count = jnp.zeros((rows, self.length), jnp.int32), jnp.int32(times * len(alike))
+                total, kv[rows] = _bare_passes(self.model, tokens, kv[rows], width, count)
+            turns = jnp.int32(sum(step.head_turns for step in alike))
+            total = total, _bare_head(self.model, states, turns)
         jax.block_until_ready((total, kv))
 
     def ideal(self, steps: list[Step]) -> float:
         """Seconds of passes that compute what is needed and nothing else."""
         widths = [w for w in (8, 16, 32, 64, 128, 256, 512) if w < self.length] + [self.length]
         reads = (1, 16, 64, 256)
-        tokens = jnp.zeros((1, self.length), jnp.int32)
+        tokens, times = jnp.zeros((1, self.length), jnp.int32), 4
 
         def run_layers(width: int) -> None:
-            jax.block_until_ready(_bare_pass(self.model, tokens, kv, width))
+            jax.block_until_ready(_bare_passes(self.model, tokens, self.cache(1), width, jnp.int32(times)))
 
         def run_head(count: int) -> None:
             states = jnp.broadcast_to(self.states, (1, count, self.states.shape[-1]))
-            jax.block_until_ready(_bare_head(self.model, states, jnp.int32(1)))
+            jax.block_until_ready(_bare_head(self.model, states, jnp.int32(times)))
 
-        layers = []
-        for width in widths:
-            times = []
-            for _ in range(3):  # the first compiles
-                kv = self.cache(1)
-                times.append(_seconds(lambda width=width: run_layers(width)))
-            layers.append(min(times))
-        head = [min(_seconds(lambda n=n: run_head(n)) for _ in range(3)) for n in reads]
+        def best(run: Callable[[int], None], size: int) -> float:
+            return min(_seconds(lambda: run(size)) for _ in range(3)) / times  # the first compiles
+
+        layers, head = [best(run_layers, width) for width in widths], [best(run_head, n) for n in reads]
 
         def line(x: float, at: Sequence[int], seconds: list[float]) -> float:
             whole, rest = divmod(x, at[-1])  # more than the widest are several of them

@@ -94,7 +94,7 @@ def test_a_trace_tells_what_a_pass_had_to_compute_and_what_it_did():
         starts = np.cumsum([0, *np.asarray(result.block_sizes[row])])[np.cumsum(refresh) - 1]
         margin = np.minimum(6, length + starts)
         np.testing.assert_array_equal(needed[~refresh], (sizes + margin)[~refresh])
-        compiled = np.array([16 + 6, 40 + 16, 40 + 24])  # a short prompt has a width of its own
+        compiled = np.array([8 + 6, 16 + 6, 40 + 16, 40 + 24])  # a short prompt has a width of its own
         np.testing.assert_array_equal(width, compiled[np.searchsorted(compiled, needed)])
         assert not any(np.asarray(x[row])[passes:].any() for x in told), "a row that is done computes nothing"
 
@@ -144,7 +144,7 @@ def test_few_widths_that_waste_little():
     assert np.mean(beyond) < 256 / 10
     assert suffix_widths(Sizes(40, 4, 16, 32)) == (16, 32, 40)
     assert suffix_widths(Sizes(8, 4, 8, 8)) == (8,)
-    assert block_widths(Sizes(256, 8, 128, 256)) == (16, 48, 128)
+    assert block_widths(Sizes(256, 8, 128, 256)) == (8, 32, 128)
 
 
 @pytest.mark.parametrize("quorum", [1.5, np.nan])
