@@ -1,12 +1,14 @@
 """What caches cost and give on an embedded model: `python -m benchmarks.caches --help`.
 
-Every line is one decoder over the same held-out problems, in one run: what is right, the passes, and the time
-as a ratio to decoding without a cache. Times on shared machines vary by a tenth; passes and answers do not.
+Every line is one decoder over the same held-out problems, in one run: what is right, what is the same answer
+as without a cache, the passes, and the time as a ratio to decoding without a cache. Times on shared machines
+vary by a tenth; the rest does not.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,18 +89,20 @@ def main() -> None:
     print(
         f"{arguments.model}, {len(task.problems)} problems, answers of {gen_length}, prompts of {few} or more"
     )
-    print(f"{'cache':64}{'right':>8}{'passes':>8}{'time':>7}", flush=True)
+    print(f"{'cache':64}{'right':>8}{'same':>8}{'passes':>8}{'time':>7}", flush=True)
     choose = margins if arguments.what == "margins" else block_starts
-    without = None
+    first = None
     for policy in (dc.NoCache, dc.PrefixCache, dc.DualCache):
         for settings in [{}] if policy is dc.NoCache else choose(policy):
             decoder = Decoder("depcap", {"cache": policy(**settings), "gen_length": gen_length})
-            summary = evaluate(subject, task, decoder).summary
-            seconds = 1 / summary["tokens_per_second"]
-            without = without or seconds
+            run = evaluate(subject, task, decoder)
+            first = first or run
+            pairs = zip(run.content["problems"], first.content["problems"], strict=True)
+            same = statistics.mean(a["answer"] == b["answer"] for a, b in pairs)
+            seconds = run.summary["seconds"] / first.summary["seconds"]
             name = f"{policy.__name__}({', '.join(f'{key}={value}' for key, value in settings.items())})"
-            right = f"{100 * summary['accuracy']:.1f} %"
-            print(f"{name:64}{right:>8}{summary['nfe']:8.1f}{seconds / without:7.2f}", flush=True)
+            shares = "".join(f"{f'{100 * share:.1f} %':>8}" for share in (run.summary["accuracy"], same))
+            print(f"{name:64}{shares}{run.summary['nfe']:8.1f}{seconds:7.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -172,14 +172,14 @@ _CACHES: Mapping[str, Cache] = {
     "prefix": PrefixCache(),
     "dual": DualCache(),
     "prefix-margin": PrefixCache(margin=24),
-    "dual-margin": DualCache(margin=24),
+    "dual-margin": DualCache(margin=24, margin_after=24),
 }
 
 RECIPES = tuple(_RECIPES)
 """The names that `recipe` knows: the rows of the paper's tables."""
 
 CACHES = tuple(_CACHES)
-"""The names that its setting `cache` knows; those with a margin recompute what precedes the block too."""
+"""The names that its setting `cache` knows; those with a margin also recompute what is beside the block."""
 
 SETTINGS: Mapping[str, Setting] = {
     declared.name: declared
