@@ -180,7 +180,7 @@ def test_bytes_grow_with_the_canvas_only_by_what_attention_reads(medium):
 
 @pytest.mark.compiler
 def test_a_pass_that_does_not_run_costs_nothing(medium):
-    """All products of a width are in one computation, its loop's body: XLA moved none out of it."""
+    """All layers' products of a width are in one computation, its loop's body: XLA moved none out of it."""
     config = dc.depcap(cache=dc.DualCache(), gen_length=64, l_max=48)
     cache: Any = config.cache
     ids = jnp.zeros((1, 128), jnp.int32)
@@ -191,7 +191,7 @@ def test_a_pass_that_does_not_run_costs_nothing(medium):
             place = match[1]
         if match := re.search(r" fusion\(.*calls=%([\w.-]+)", line):
             caller[match[1]] = place
-        if match := re.search(r"= f32\[(\d+),\d+\]\S* dot\(", line):
+        if match := re.search(rf"= f32\[(\d+),(?:{CONFIG.width}|{CONFIG.ff_width})\]\S* dot\(", line):
             products.append((int(match[1]), place))
     for width in cache.widths(medium, config.sizes, 1, 192).width:
         assert len({caller.get(place, place) for rows, place in products if rows == width}) == 1, width
