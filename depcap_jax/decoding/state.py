@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from depcap_jax.decoding.compute import numerics
+
 
 class Status(enum.IntEnum):
     """How a row ended."""
@@ -123,5 +125,5 @@ def window_at(x: jax.Array, start: jax.Array, width: int, fill: Any) -> jax.Arra
     """x [B, T] at [start, start + width) of each row [B, width]; `fill` beyond the canvas."""
     index = start[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
     inside = (index >= 0) & (index < x.shape[1])
-    found = jnp.take_along_axis(x, jnp.clip(index, 0, x.shape[1] - 1), axis=1, mode="promise_in_bounds")
+    found = numerics.take(x, jnp.clip(index, 0, x.shape[1] - 1))
     return jnp.where(inside, found, jnp.asarray(fill, x.dtype))
