@@ -6,15 +6,15 @@ about its input becomes one line on standard error and exit status 2.
 
 from __future__ import annotations
 
-import _thread
 import argparse
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
+
+from depcap_jax.cli.interrupts import INTERRUPTED, comes_again, ends_at_once
 
 COMMANDS = (
     "demo",
@@ -30,7 +30,7 @@ COMMANDS = (
     "info",
     "completion",
 )
-FAILED, INTERRUPTED = 2, 130
+FAILED = 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,11 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # XLA and transformers greet people with lines they cannot use.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    unraisable_before, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
-        arguments = _parse(list(sys.argv[1:] if argv is None else argv))
-        keep_compilations()
-        return _run(arguments)
+        with ends_at_once():
+            arguments = _parse(list(sys.argv[1:] if argv is None else argv))
+            keep_compilations()
+        with comes_again():
+            return _run(arguments)
     except BrokenPipeError:
         # Whoever read our output has seen enough; Python must not complain when it closes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,16 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
-    finally:
-        sys.unraisablehook = unraisable_before
-
-
-def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Ctrl-C that came inside a callback, as Python's imports have them, would be lost: it comes again."""
-    if unraisable.exc_type is KeyboardInterrupt:
-        threading.Timer(0.01, _thread.interrupt_main).start()
-    else:
-        sys.__unraisablehook__(unraisable)
 
 
 def _parse(words: list[str]) -> argparse.Namespace:

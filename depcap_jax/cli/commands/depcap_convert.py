@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from depcap_jax.cli import FAILED, INTERRUPTED, Parser
+from depcap_jax.cli import FAILED, Parser
+from depcap_jax.cli.interrupts import INTERRUPTED, ends_at_once
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -60,8 +61,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `depcap-convert`: returns its exit status, or exits with it if the arguments are wrong."""
+    with ends_at_once():
+        import jax  # noqa: F401  # what takes long, before anything begins
     try:
-        return _run_alone(argv)  # where all that takes long is imported
+        return _run_alone(argv)
     except KeyboardInterrupt:
         return _say("interrupted; nothing was written", INTERRUPTED)
 
