@@ -34,11 +34,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as stored")
 
 
-def add_decoder_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --recipe, --cache, --gen-length and an option for every setting of every recipe."""
+def add_decoder_arguments(parser: argparse.ArgumentParser, cache: str | None = None) -> None:
+    """Adds --recipe, --cache with its default, --gen-length and an option for every setting of a recipe."""
     group = parser.add_argument_group("decoding")
     group.add_argument("--recipe", choices=RECIPES, default="depcap", help="default: %(default)s")
-    group.add_argument("--cache", choices=CACHES, help="default: none")
+    group.add_argument("--cache", choices=CACHES, default=cache, help=f"default: {cache or 'none'}")
     for name in _EVERYWHERE:
         _add_setting(group, SETTINGS[name], "256 or half the context" if name == "gen_length" else None)
     group = parser.add_argument_group("settings", "each belongs to some recipes; others refuse it")

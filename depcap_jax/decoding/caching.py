@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from depcap_jax.decoding.compute.spans import Spans, Widths, run_spans
+from depcap_jax.decoding.compute.spans import Spans, Widths, busy, run_spans
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
 from depcap_jax.decoding.state import DecodeState
@@ -79,8 +79,8 @@ _TOGETHER = setting(
     default=None,
     kind=int,
     low=0,
-    doc="positions that a pass computes at once, of as many rows as that makes: by default 128 on CPUs and "
-    "512 elsewhere; 0: all rows, for batches that are sharded",
+    doc="positions that a pass computes at once, of as many rows as that makes: by default what keeps the "
+    "processor busy; 0: all rows, for batches that are sharded",
 )
 
 
@@ -106,7 +106,7 @@ class NoCache:
 
     def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:
         """What its passes are compiled for."""
-        return Widths.plan(canvas_widths(sizes, batch, canvas), batch, canvas, self.together)
+        return _plan(canvas_widths(sizes, batch, canvas), model, batch, canvas, self.together)
 
 
 class BlockMemory(NamedTuple):
@@ -231,7 +231,7 @@ class BlockCache:
             spans = (*spans, min(sizes.window, sizes.gen_length))
         beside = max(self.margin, int(model.config.predicts_next)) + self.behind
         wanted = (*(span + beside for span in spans), *canvas_widths(sizes, batch, canvas))
-        return Widths.plan(wanted, batch, canvas, self.together)
+        return _plan(wanted, model, batch, canvas, self.together)
 
 
 @policy
@@ -273,6 +273,12 @@ def canvas_widths(sizes: Sizes, batch: int, canvas: int) -> tuple[int, ...]:
     """The width of full passes for rows whose prompt is short; a row alone brings a canvas that fits."""
     prompt = canvas - sizes.gen_length
     return (sizes.gen_length + _STEP * math.ceil(prompt / (2 * _STEP)),) if batch > 1 else ()
+
+
+def _plan(
+    wanted: tuple[int, ...], model: DiffusionLM, batch: int, canvas: int, together: int | None
+) -> Widths:
+    return Widths.plan(wanted, batch, canvas, busy(model) if together is None else together)
 
 
 def _count(rows: jax.Array) -> jax.Array:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from golden_runs import model as golden_model
 
 import depcap_jax as dc
 from depcap_jax.decoding.caching import Sizes, block_widths, suffix_widths
-from depcap_jax.decoding.compute.spans import Widths
+from depcap_jax.decoding.compute.spans import Widths, busy
 from depcap_jax.decoding.reference import decode_eagerly
 from depcap_jax.inspect.overhead import random_model
 
@@ -133,6 +135,13 @@ def test_rows_that_run_one_by_one_share_nothing():
 )
 def test_rows_in_a_group(batch, together, rows):
     assert Widths.plan((64, 128), batch, 384, together).rows == rows
+
+
+def test_models_that_are_slow_to_read_run_more_positions_at_once():
+    def weights(megabytes: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"kernel": jax.ShapeDtypeStruct((megabytes, 2**20), jnp.int8)}
+
+    assert [busy(cast(Any, weights(size))) for size in (32, 33)] == [32, 128]
 
 
 def test_few_widths_that_waste_little():

@@ -63,3 +63,15 @@ def test_recorded_passes_of_a_ragged_batch():
     assert steps[1].needed == 3 * 8
     computed = 2 * (48 + 64 + 64) + 14 * 3 * 8
     assert bench.useful(steps) == pytest.approx((2 * full.needed + 14 * 3 * 8) / computed)
+
+
+@pytest.mark.compiler
+def test_a_ragged_batch_of_real_prompts_wastes_at_most_a_fifth():
+    model, tokenizer = dc.load("tiny-dream")
+    config = dc.depcap(gen_length=96, cache=dc.DualCache())
+    prompts = [dc.TextGenerator(model, tokenizer, config).encode(p.prompt) for p in dc.tiny.held_out()[8:16]]
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    ids = np.zeros((8, lengths.max()), np.int32)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    assert bench.useful(list(bench.record_passes(model, ids, config, lengths))) >= 0.8

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SUMMARY = "talk with a model; its answer fills in as it is decoded"
 EXAMPLES = """
   depcap chat                                                        # /clear forgets, /quit or Ctrl-D ends
-  depcap chat --model path/to/llada-8b --cache dual --gen-length 256
+  depcap chat --model path/to/llada-8b --cache none --gen-length 256
   echo "Shuffle these: cat, dog, owl, pig." | depcap chat            # one turn per line
 """
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_seed_argument(parser)
     add_model_arguments(parser)
-    add_decoder_arguments(parser)
+    add_decoder_arguments(parser, cache="dual-margin")
 
 
 def run(arguments: argparse.Namespace) -> None:

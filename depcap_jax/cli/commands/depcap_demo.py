@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SUMMARY = "decode held-out problems with vanilla and DepCap, side by side"
 EXAMPLES = """
   depcap demo
-  depcap demo --model tiny-dream --cache dual
+  depcap demo --model tiny-dream --cache none
   depcap demo --problems 200 --show 0 --recipes vanilla confidence cap depcap
 """
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--show", type=int, default=3, metavar="N", help="answers to print; default: %(default)s"
     )
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["vanilla", "depcap"])
-    parser.add_argument("--cache", choices=CACHES, default="none", help="default: %(default)s")
+    parser.add_argument("--cache", choices=CACHES, default="dual-margin", help="default: %(default)s")
     parser.add_argument("--gen-length", type=int, default=128, metavar="N", help="default: %(default)s")
     parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="default: %(default)s")
     parser.add_argument(
