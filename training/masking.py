@@ -68,6 +68,7 @@ def mask(
     most: float = 1.0,
     sums: float = 0.0,
     cached: bool = False,
+    answer_length: int = ANSWER_LENGTH,
 ) -> Batch:
     """Pads answers with end-of-text to the canvas and masks them.
 
@@ -78,7 +79,7 @@ def mask(
     Of the rows with arithmetic, a share of `sums` hides one result instead, or all that was added.
     With `cached` all rows are block-wise and see everything before the window as it was when nothing of it
     was known (the prefix cache), half of them also everything behind it (the dual cache); only the window
-    counts then.
+    counts then. Answers have `answer_length` positions, or what is left of the canvas.
     """
     eos, mask_id = _ID[vocabulary.EOS], _ID[vocabulary.MASK]
     B, where = len(rows), np.arange(length)
@@ -86,7 +87,7 @@ def mask(
     start = np.array([len(row.prompt) for row in rows])[:, None]
     for i, row in enumerate(rows):
         clean[i, : len(row.prompt) + len(row.answer)] = row.prompt + row.answer
-    lengths = np.minimum(start[:, 0] + ANSWER_LENGTH, length).astype(np.int32)
+    lengths = np.minimum(start[:, 0] + answer_length, length).astype(np.int32)
     answer = (where < lengths[:, None]) & (where >= start)
     # One t from each B-th of its range: the same distribution with less variance per batch.
     t = most * (rng.permutation(B) + rng.random(B))[:, None] / B

@@ -21,6 +21,7 @@ import numpy as np
 
 from depcap_jax.checkpoints.dtypes import DTYPES, dtype_name
 from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.hub import locate
 from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
 from depcap_jax.checkpoints.json_files import write_json
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
@@ -59,10 +60,11 @@ def convert(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Converts a Hugging Face folder into a checkpoint that appears complete or not at all.
+    """Converts a Hugging Face folder or repository into a checkpoint that appears complete or not at all.
 
     Args:
-      source: a folder with `config.json` and weights; see `huggingface.files` for their names.
+      source: a folder with `config.json` and weights; see `huggingface.files` for their names. Or ORG/NAME or
+        ORG/NAME@REVISION on the hub.
       target: the folder to make.
       dtype: float32, bfloat16 or float16; None keeps that of the source (of a mixed one, float32).
       overwrite: replaces a checkpoint at `target`, at the end and in one step.
@@ -74,12 +76,11 @@ def convert(
         the message is one line.
     """
     started = time.monotonic()
-    source = Path(source)
-    if not source.is_dir():
-        raise CheckpointError(f"source {source} is not a folder; a Hugging Face checkpoint is expected")
-    place = check_target(Path(target), overwrite=overwrite, kind=KIND, marker=MANIFEST, source=source)
     dtype = None if dtype is None else dtype_name(dtype)
-    weights = HuggingFaceSource(source)
+    here = Path(source) if os.path.exists(source) else None
+    place = check_target(Path(target), overwrite=overwrite, kind=KIND, marker=MANIFEST, source=here)
+    located = locate(source)
+    weights = HuggingFaceSource(located.folder)
     dtype = dtype or weights.dtype
     parameters = sum(math.prod(weights.shape(leaf)) for leaf in weights.leaves)
     bytes_written = parameters * DTYPES[dtype].itemsize
@@ -88,9 +89,17 @@ def convert(
         _check_space(work, bytes_written)
         _write_parameters(weights, work, dtype, tell)
         with write_errors(work):
-            warnings = _copy_tokenizer(source, work)
-            config = weights.published_config()
-            write_json(work / SOURCE, {"folder": source.resolve().name, "files": hashes(), "config": config})
+            warnings = _copy_tokenizer(located.folder, work)
+            write_json(
+                work / SOURCE,
+                {
+                    "folder": located.folder.resolve().name,
+                    "repository": located.repository,
+                    "commit": located.commit,
+                    "files": hashes(),
+                    "config": weights.published_config(),
+                },
+            )
         if verify:
             _verify(weights, work, tell)
     return Report(

@@ -1,4 +1,4 @@
-"""Loads a model and its tokenizer from a folder, and saves them."""
+"""Loads a model and its tokenizer from a folder or the hub, and saves them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 
 from depcap_jax.checkpoints.dtypes import cast_values, common_dtype, dtype_name
 from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.hub import locate
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, TOKENIZER, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
@@ -49,10 +50,11 @@ def load(
     scan_layers: bool | None = None,
     fused_attention: bool | None = None,
 ) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
-    """The model and the tokenizer of a converted folder, or of a Hugging Face folder directly.
+    """The model and the tokenizer of a converted folder, or of a Hugging Face folder or repository directly.
 
     Args:
-      path: the folder, or the name of an embedded model: "tiny-llada" or "tiny-dream".
+      path: the folder; or the name of an embedded model, "tiny-llada" or "tiny-dream"; or ORG/NAME or
+        ORG/NAME@REVISION on the Hugging Face hub, fetched where it is not in the hub's cache.
       dtype: float32, bfloat16 or float16; None keeps that of the checkpoint. The embedded models, stored
         in float16 to be small, then get float32, which is exact and on a CPU faster.
       mesh: restores every parameter already split over these devices, along the axes that are named
@@ -123,14 +125,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
     Raises:
       CheckpointError: if the path is no checkpoint, or a contradictory one.
     """
-    folder = EMBEDDED.get(str(path)) or Path(path)
-    if not folder.exists():
-        known = ", ".join(EMBEDDED)
-        raise CheckpointError(
-            f"no such folder: {folder}; a checkpoint's folder or one of {known} is expected"
-        )
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file; the folder that holds a checkpoint is expected")
+    folder = EMBEDDED.get(str(path)) or locate(path).folder
     if is_stored(folder):
         return StoredCheckpoint(folder)
     # PyTorch's layouts, only if they are met.

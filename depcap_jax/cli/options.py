@@ -29,7 +29,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         default=DEFAULT_MODEL,
         metavar="M",
-        help="tiny-llada, tiny-dream, or a folder: converted, or from Hugging Face; default: %(default)s",
+        help="tiny-llada, tiny-dream, a folder (converted, or from Hugging Face), or ORG/NAME[@REVISION] on "
+        "the hub; default: %(default)s",
     )
     group.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as stored")
 

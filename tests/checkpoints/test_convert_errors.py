@@ -187,8 +187,8 @@ def test_broken_source(name, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["absent", "out"], ["absent", "not a folder"]),
-        (["hf/config.json", "out"], ["config.json", "not a folder"]),
+        (["absent", "out"], ["absent", "no such folder"]),
+        (["hf/config.json", "out"], ["config.json", "is a file"]),
         (["hf", "hf"], ["hf", "source"]),
         (["hf", "."], ["source"]),
         (["hf", "out", "--dtype", "int8"], ["int8", "float32"]),

@@ -52,7 +52,8 @@ def test_alone_in_a_batch_in_any_order_and_padding(family, cache):
         assert answers(model, ids, LENGTHS, patient) == together
 
 
-@pytest.mark.parametrize("cache", [pytest.param("none", marks=pytest.mark.compiler), "dual"])
+@pytest.mark.compiler
+@pytest.mark.parametrize("cache", ["none", "dual"])
 def test_stopping_at_the_end_of_text_changes_no_visible_token(cache):
     """Three rows whose answers reach an end-of-text token at different times, and one that never does."""
     model, ids = small_model("llada"), prompts()
@@ -113,13 +114,8 @@ def test_driving_the_loop_and_swapping_rows():
     assert [finished[i] for i in range(4)] == expected
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({"temperature": 0.7}, marks=pytest.mark.compiler),
-        {"temperature": 1.0, "top_p": 0.9, "top_k": 40},
-    ],
-)
+@pytest.mark.compiler
+@pytest.mark.parametrize("settings", [{"temperature": 0.7}, {"temperature": 1.0, "top_p": 0.9, "top_k": 40}])
 def test_sampling_follows_the_key_and_not_the_batch(settings):
     model, ids = small_model("llada"), prompts()
     config = config_of("dual", gen_length=24, **settings)

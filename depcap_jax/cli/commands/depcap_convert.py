@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "convert a PyTorch checkpoint of LLaDA or Dream, or back with --export"
 EXAMPLES = """
-  depcap convert path/to/LLaDA-8B-Instruct path/to/llada-8b --dtype bfloat16 --verify
+  depcap convert GSAI-ML/LLaDA-8B-Instruct path/to/llada-8b --dtype bfloat16 --verify
   depcap convert --export path/to/llada-8b path/to/back-in-pytorch-layout
 """
 
@@ -27,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     from depcap_jax.checkpoints.dtypes import DTYPES
 
-    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face folder (--export: a converted one)")
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a Hugging Face folder, or ORG/NAME[@REVISION] on the hub (--export: a converted folder)",
+    )
     parser.add_argument("target", metavar="TARGET", help="the folder to make")
     parser.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as in SOURCE")
     parser.add_argument("--overwrite", action="store_true", help="replace TARGET if it is a checkpoint")

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         default="tiny-llada",
         metavar="M",
-        help="tiny-llada, tiny-dream, or the folder of a model that learned the task; default: %(default)s",
+        help="tiny-llada, tiny-dream, or another model that learned the task; default: %(default)s",
     )
     parser.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as stored")
     parser.add_argument("--problems", type=int, default=16, metavar="N", help="default: %(default)s of 500")
