@@ -1,8 +1,9 @@
 """What a ragged batch wastes: `python -m benchmarks.ragged --help`.
 
 Held-out problems in one batch, decoded with DepCap to their end-of-text tokens: the share of the computed
-positions that some row needed, the turns of the loop, and the time as a ratio to no cache, for each cache
-and quorum. Shares and turns are exact; times on shared machines vary by a tenth.
+positions that some row needed, the turns of the loop, tokens of the answers per second, and the time as a
+ratio to no cache, for each cache and quorum. Shares and turns are exact; times on shared machines vary by a
+tenth.
 """
 
 from __future__ import annotations
@@ -49,18 +50,21 @@ def main() -> None:
     configs = {name: dc.depcap(gen_length=96, cache=cache) for name, cache in caches().items()}
     prompts = f"{len(rows)} prompts of {lengths.min()} to {lengths.max()} tokens"
     print(f"{arguments.model}: {prompts}, answers of 96")
-    print(f"{'cache':40}{'useful':>8}{'turns':>8}{'time':>8}", flush=True)
+    print(f"{'cache':40}{'useful':>8}{'turns':>8}{'tokens/s':>10}{'time':>8}", flush=True)
     seconds: dict[str, list[float]] = {name: [] for name in configs}
+    tokens: dict[str, int] = {}
     for repeat in range(arguments.repeats + 1):  # the first compiles
         for name, config in configs.items():
             begin = time.perf_counter()
-            jax.block_until_ready(dc.generate(model, ids, lengths, config=config))
+            result = jax.block_until_ready(dc.generate(model, ids, lengths, config=config))
+            tokens[name] = int(result.lengths.sum())
             if repeat:
                 seconds[name].append(time.perf_counter() - begin)
     for name, config in configs.items():
         steps = list(record_passes(model, ids, config, lengths))
         ratio = statistics.median(a / b for a, b in zip(seconds[name], seconds["NoCache"], strict=True))
-        print(f"{name:40}{useful(steps):8.2f}{len(steps):8}{ratio:8.2f}", flush=True)
+        rate = tokens[name] / statistics.median(seconds[name])
+        print(f"{name:40}{useful(steps):8.2f}{len(steps):8}{rate:10.1f}{ratio:8.2f}", flush=True)
 
 
 if __name__ == "__main__":

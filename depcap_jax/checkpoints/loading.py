@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
+from depcap_jax.checkpoints.devices import choose_dtype, has_fused_attention
 from depcap_jax.checkpoints.dtypes import cast_values, common_dtype, dtype_name
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import locate
@@ -55,8 +56,9 @@ def load(
     Args:
       path: the folder; or the name of an embedded model, "tiny-llada" or "tiny-dream"; or ORG/NAME or
         ORG/NAME@REVISION on the Hugging Face hub, fetched where it is not in the hub's cache.
-      dtype: float32, bfloat16 or float16; None keeps that of the checkpoint. The embedded models, stored
-        in float16 to be small, then get float32, which is exact and on a CPU faster.
+      dtype: float32, bfloat16 or float16; None keeps that of the checkpoint, or takes float16 for bfloat16
+        where the device lacks it, with a warning. The embedded models, stored in float16 to be small, get
+        float32, which is exact and on a CPU faster.
       mesh: restores every parameter already split over these devices, along the axes that are named
         "data" and "tensor" (`depcap_jax.models.sharding` has the table); None: one device.
       scan_layers: one compiled layer for all, with stacked weights, in place of a list of them: programs
@@ -69,14 +71,14 @@ def load(
       The model, and None in place of a tokenizer that the folder does not have.
 
     Raises:
-      CheckpointError: if the path is no checkpoint, or a damaged or contradictory one.
+      CheckpointError: if the path is no checkpoint, or a damaged or contradictory one; or if the device
+        lacks the dtype that is asked for.
       ValueError: if attention is to be fused where it cannot be.
     """
     source = open_checkpoint(path)
-    if dtype is None:
-        dtype = "float32" if str(path) in EMBEDDED else source.dtype
-    name = dtype_name(dtype)
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    stored = "float32" if str(path) in EMBEDDED else source.dtype
+    name = choose_dtype(None if dtype is None else dtype_name(dtype), stored, device)
     can_fuse = has_fused_attention(device, name)
     if fused_attention and not can_fuse:
         raise ValueError(
@@ -138,14 +140,6 @@ def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
         f"{folder} is no checkpoint: neither {MANIFEST} (a converted one) nor config.json "
         "(one from Hugging Face) is in it"
     )
-
-
-def has_fused_attention(device: Any, dtype: str) -> bool:
-    """Whether cuDNN's attention runs there: on NVIDIA GPUs from Ampere (8.0) on, in half precision."""
-    if device.platform != "gpu" or dtype == "float32":
-        return False
-    capability = str(getattr(device, "compute_capability", ""))  # "8.0"; AMD's are "gfx90a"
-    return capability.partition(".")[0].isdigit() and float(capability) >= 8
 
 
 def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:

@@ -22,8 +22,9 @@ from small_checkpoints import (
 )
 
 from depcap_jax.checkpoints.conversion import convert
+from depcap_jax.checkpoints.devices import choose_dtype, has_fused_attention
 from depcap_jax.checkpoints.errors import CheckpointError
-from depcap_jax.checkpoints.loading import has_fused_attention, load, save
+from depcap_jax.checkpoints.loading import load, save
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models import ConfigError
 from depcap_jax.text.codec import MissingTokenizerError, require_tokenizer
@@ -241,6 +242,19 @@ def test_published_folder_without_a_vocabulary_has_no_tokenizer():
 def test_attention_is_fused_where_cudnn_can(platform, capability, dtype, fused):
     device = types.SimpleNamespace(platform=platform, compute_capability=capability)
     assert has_fused_attention(device, dtype) is fused
+
+
+def test_a_dtype_that_the_device_lacks():
+    t4 = types.SimpleNamespace(platform="gpu", compute_capability="7.5", device_kind="Tesla T4")
+    with pytest.warns(UserWarning, match=r"Tesla T4 has no bfloat16 .*: loading in float16"):
+        assert choose_dtype(None, "bfloat16", t4) == "float16"
+    with pytest.raises(CheckpointError, match=r"Tesla T4 has no bfloat16 .*; choose float16 or float32"):
+        choose_dtype("bfloat16", "float32", t4)
+    assert choose_dtype(None, "float32", t4) == "float32"
+    assert choose_dtype("float16", "bfloat16", t4) == "float16"
+    for platform, capability in (("gpu", "8.0"), ("gpu", "gfx90a"), ("tpu", None), ("cpu", None)):
+        device = types.SimpleNamespace(platform=platform, compute_capability=capability)
+        assert choose_dtype(None, "bfloat16", device) == "bfloat16"
 
 
 def test_attention_that_cannot_be_fused_is_refused(golden_dir):
