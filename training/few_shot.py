@@ -4,16 +4,19 @@
 
 The embedded models learned single questions of up to 60 tokens. Here they go on, for some minutes and at a
 low rate, with prompts of 200 tokens and more: solved problems of the question's own kind, as turns of a chat.
+In every other batch the solved ones are masked too: many answers, at all places of the canvas, in one step.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,32 +33,58 @@ from training.masking import Batch, Row, mask
 
 CANVAS, PROMPT, ANSWER = 256, 200, 32
 _ROWS = 8
-_RATE = 1.5e-3
+_RATE = 1e-3
 _AVERAGE = 0.98
-_CACHED_SHARE = 0.5
+_MAX_WEIGHT = 12.0
 
 
-def rows(encoder: Tokenizer, seed: int) -> Iterator[Row]:
-    """An endless stream of questions behind solved ones; none of them is held out."""
+class Conversation(NamedTuple):
+    """A question behind solved ones."""
+
+    row: Row
+    shown: list[tuple[int, int]]  # where the answers before it begin and end, with their end-of-text
+
+
+def conversations(encoder: Tokenizer, seed: int) -> Iterator[Conversation]:
+    """An endless stream; none of its questions is held out."""
     streams = {kind: task.problems((seed, kind), held_out=False, kind=kind) for kind in task.KINDS}
     for problem in task.problems(seed, held_out=False):
-        answer = encoder.encode(problem.answer).ids
-        prompt = encoder.encode(f"{vocabulary.USER}{problem.prompt}{vocabulary.ASSISTANT}").ids
-        while len(prompt) + 1 < PROMPT:
-            shown = next(streams[problem.kind])
-            turns = f"{vocabulary.USER}{shown.prompt}{vocabulary.ASSISTANT}{shown.answer}{vocabulary.EOS}"
-            prompt = encoder.encode(turns).ids + prompt
-        prompt = encoder.encode(vocabulary.BOS).ids + prompt
+        question, answer = _encode(encoder, problem)
+        prompt, shown = encoder.encode(vocabulary.BOS).ids, []
+        while len(prompt) + len(question) < PROMPT:
+            asked, reply = _encode(encoder, next(streams[problem.kind]))
+            reply += encoder.encode(vocabulary.EOS).ids
+            prompt += asked + reply
+            shown.append((len(prompt) - len(reply), len(prompt)))
+        prompt += question
         if len(prompt) <= CANVAS - ANSWER and len(answer) < ANSWER:
-            yield Row(prompt, answer)
+            yield Conversation(Row(prompt, answer), shown)
+
+
+def _encode(encoder: Tokenizer, problem: task.Problem) -> tuple[list[int], list[int]]:
+    question = f"{vocabulary.USER}{problem.prompt}{vocabulary.ASSISTANT}"
+    return encoder.encode(question).ids, encoder.encode(problem.answer).ids
 
 
 def batches(seed: int) -> Iterator[Batch]:
-    """Masked batches, every other one as cached decoding meets it."""
-    rng, stream = np.random.default_rng(seed), rows(vocabulary.build(), seed)
-    while True:
+    """Masked batches, by turns with all answers masked and as cached decoding meets the last one."""
+    rng, stream = np.random.default_rng(seed), conversations(vocabulary.build(), seed)
+    for number in itertools.count():
         chunk = list(itertools.islice(stream, _ROWS))
-        yield mask(chunk, CANVAS, rng, cached=rng.random() < _CACHED_SHARE, answer_length=ANSWER)
+        batch = mask([each.row for each in chunk], CANVAS, rng, cached=number % 2 == 1, answer_length=ANSWER)
+        yield batch if number % 2 else _with_shown_masked(batch, chunk, rng)
+
+
+def _with_shown_masked(batch: Batch, chunk: list[Conversation], rng: np.random.Generator) -> Batch:
+    noisy, weight = batch.noisy.copy(), batch.weight.copy()
+    total = sum(end - begin for each in chunk for begin, end in each.shown)
+    for row, each in enumerate(chunk):
+        for begin, end in each.shown:
+            share = rng.random()
+            hidden = begin + np.flatnonzero(rng.random(end - begin) < share)
+            noisy[row, hidden] = vocabulary.tokens().index(vocabulary.MASK)
+            weight[row, hidden] = min(1 / share, _MAX_WEIGHT) / total
+    return dataclasses.replace(batch, noisy=noisy, weight=weight)
 
 
 def teach(name: str, minutes: float, out: Path) -> None:
