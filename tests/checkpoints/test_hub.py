@@ -63,7 +63,8 @@ class Client:
     """Asks a process of its own."""
 
     def __init__(self, address: str, home: Path):
-        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+        hub = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+        environment = {**os.environ, **hub, "NO_PROXY": "127.0.0.1"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", CLIENT],
             env=environment,
