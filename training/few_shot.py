@@ -29,13 +29,12 @@ from depcap_jax.checkpoints.huggingface.export import export
 from depcap_jax.tiny import task
 from training import vocabulary
 from training.learning import State, Weights, make_step, optimizer, rate_at
-from training.masking import Batch, Row, mask
+from training.masking import MAX_WEIGHT, Batch, Row, mask
 
 CANVAS, PROMPT, ANSWER = 256, 200, 32
 _ROWS = 8
 _RATE = 1e-3
 _AVERAGE = 0.98
-_MAX_WEIGHT = 12.0
 
 
 class Conversation(NamedTuple):
@@ -77,13 +76,14 @@ def batches(seed: int) -> Iterator[Batch]:
 
 def _with_shown_masked(batch: Batch, chunk: list[Conversation], rng: np.random.Generator) -> Batch:
     noisy, weight = batch.noisy.copy(), batch.weight.copy()
+    mask_id = vocabulary.tokens().index(vocabulary.MASK)
     total = sum(end - begin for each in chunk for begin, end in each.shown)
     for row, each in enumerate(chunk):
         for begin, end in each.shown:
             share = rng.random()
             hidden = begin + np.flatnonzero(rng.random(end - begin) < share)
-            noisy[row, hidden] = vocabulary.tokens().index(vocabulary.MASK)
-            weight[row, hidden] = min(1 / share, _MAX_WEIGHT) / total
+            noisy[row, hidden] = mask_id
+            weight[row, hidden] = 1 / max(share, 1 / MAX_WEIGHT) / total
     return dataclasses.replace(batch, noisy=noisy, weight=weight)
 
 

@@ -17,7 +17,7 @@ ANSWER_LENGTH = 128
 FIRST_MASKED = 0.5
 """The largest part of an answer that is masked at first, when no row is masked block-wise."""
 # A row with one masked token out of a hundred would otherwise count a hundredfold and drown the others.
-_MAX_WEIGHT = 12.0
+MAX_WEIGHT = 12.0
 # Nothing is easier than the end-of-text tokens behind the first one, and nothing is more frequent.
 _TAIL_WEIGHT = 0.1
 # The lengths of the windows that block-wise decoders work on.
@@ -112,7 +112,7 @@ def mask(
     counted = hidden & inside if cached else hidden
     counts = answer * np.where(where <= start + written, 1.0, _TAIL_WEIGHT)
     share = (counts * counted).sum(1, keepdims=True) / counts.sum(1, keepdims=True)
-    weight = (counts * counted * np.minimum(1 / share, _MAX_WEIGHT) / counts.sum()).astype(np.float32)
+    weight = (counts * counted * np.minimum(1 / share, MAX_WEIGHT) / counts.sum()).astype(np.float32)
     noisy = np.where(hidden, mask_id, clean)
     if not cached:
         return Batch(clean, noisy, weight, lengths)

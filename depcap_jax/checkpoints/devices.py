@@ -25,7 +25,7 @@ def choose_dtype(asked: str | None, stored: str, device: Any) -> str:
 
 
 def has_bfloat16(device: Any) -> bool:
-    """Whether XLA compiles products in bfloat16 there: on NVIDIA GPUs from Ampere (8.0) on, on all others."""
+    """Whether XLA compiles products in bfloat16 there: not for NVIDIA GPUs before Ampere (8.0)."""
     capability = _nvidia_capability(device)
     return capability is None or capability >= 8
 

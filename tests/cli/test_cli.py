@@ -22,6 +22,7 @@ INSTALLED = shutil.which("depcap", path=str(Path(sys.executable).parent))
 DEPCAP = [INSTALLED] if INSTALLED else [sys.executable, "-m", "depcap_jax.cli"]
 ROOT = Path(__file__).parents[2]
 QUESTION = "Ann has 12 apples. Ann buys 3. How many apples does Ann have?"
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 FAST = ("--recipe", "vanilla", "--gen-length", "32")
 
 
@@ -205,7 +206,7 @@ def test_convert_and_back(depcap, tmp_path):
     assert stored[0] == stored[1]
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@needs_bash
 def test_completion_is_a_script_that_completes(depcap):
     script = depcap("completion", "bash").stdout
     ask = 'COMP_WORDS=(depcap generate --tau); COMP_CWORD=2; _shtab_depcap; echo "${COMPREPLY[@]}"'
@@ -213,6 +214,7 @@ def test_completion_is_a_script_that_completes(depcap):
     assert set(done.stdout.split()) == {"--tau-low", "--tau-high"}
 
 
+@needs_bash
 def test_a_reader_that_leaves_early_is_no_error(environment):
     command = " ".join([*DEPCAP, "completion", "bash"])
     done = subprocess.run(
