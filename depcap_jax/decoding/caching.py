@@ -135,9 +135,7 @@ class BlockCache:
     refresh_after: int = setting(
         default=0,
         low=0,
-        doc="a full pass after this many committed tokens, in place of one at each block start; 0: at each. "
-        "DepGA-Block compares distributions of two block starts: without a full pass between them many are "
-        "equal, and rounding decides where the block ends",
+        doc="a full pass after this many committed tokens, in place of one at each block start; 0: at each",
     )
     prompt_every: int = setting(
         default=1,

@@ -165,7 +165,10 @@ def _compress(log_p: np.ndarray, k: int) -> tuple[dict[int, float], float]:
 
 def _kl(current: tuple[dict[int, float], float], previous: tuple[dict[int, float], float]) -> float:
     (kept, _), (before, floor) = current, previous
-    return sum(np.exp(lp) * (lp - before.get(v, floor)) for v, lp in kept.items() if lp > -np.inf)
+    pairs = [(lp, before.get(v, floor)) for v, lp in kept.items() if lp > -np.inf]
+    divergence, terms = (sum(np.exp(lp) * (lp - s * lq) for lp, lq in pairs) for s in (1, -1))
+    # The model's own numbers are float32: less than their rounding is nothing.
+    return divergence if abs(divergence) > 2.0**-20 * abs(terms) else 0.0
 
 
 def _scaled(x: np.ndarray) -> np.ndarray:
