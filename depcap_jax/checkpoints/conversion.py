@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from depcap_jax.checkpoints.dtypes import DTYPES, dtype_name
+from depcap_jax.checkpoints.dtypes import DTYPES, dtype_name, with_bits
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import locate
 from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
@@ -28,6 +30,9 @@ from depcap_jax.checkpoints.publish import check_target, published_folder, write
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, SOURCE, TOKENIZER, StoredCheckpoint
 from depcap_jax.checkpoints.tokenizer import TOKENIZER_FILES, copy_tokenizer_files, has_vocabulary
 from depcap_jax.checkpoints.writer import ParameterWriter
+from depcap_jax.models import ModelConfig
+from depcap_jax.models.parameters import leaf_dtypes, leaf_shapes, quantize_leaf
+from depcap_jax.models.quantization import Bits
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, the bytes done so far, and the bytes in all."""
@@ -40,6 +45,7 @@ class Report:
     tensors: int
     parameters: int
     dtype: str
+    quantize: Bits | None
     bytes_read: int
     """Size of the tensors in the source."""
     bytes_written: int
@@ -56,6 +62,7 @@ def convert(
     target: str | os.PathLike[str],
     *,
     dtype: str | None = None,
+    quantize: Bits | None = None,
     overwrite: bool = False,
     verify: bool = False,
     progress: Progress | None = None,
@@ -67,6 +74,7 @@ def convert(
         ORG/NAME@REVISION on the hub.
       target: the folder to make.
       dtype: float32, bfloat16 or float16; None keeps that of the source (of a mixed one, float32).
+      quantize: "int8" or "int4", as for `load`: the matrices are stored in so many bits.
       overwrite: replaces a checkpoint at `target`, at the end and in one step.
       verify: reads everything back before the target appears, and compares it with the source bit by bit.
       progress: called after each tensor.
@@ -83,11 +91,15 @@ def convert(
     weights = HuggingFaceSource(located.folder)
     dtype = dtype or weights.dtype
     parameters = sum(math.prod(weights.shape(leaf)) for leaf in weights.leaves)
-    bytes_written = parameters * DTYPES[dtype].itemsize
+    config = with_bits(weights.config, quantize)
+    shapes = leaf_shapes(config)
+    bytes_written = sum(
+        math.prod(shapes[leaf]) * kind.itemsize for leaf, kind in leaf_dtypes(config, DTYPES[dtype]).items()
+    )
     tell = progress or (lambda *_: None)
     with published_folder(place, replace=overwrite) as work, _hashes(_files(weights)) as hashes:
         _check_space(work, bytes_written)
-        _write_parameters(weights, work, dtype, tell)
+        _write_parameters(weights, work, config, dtype, tell)
         with write_errors(work):
             warnings = _copy_tokenizer(located.folder, work)
             write_json(
@@ -106,6 +118,7 @@ def convert(
         tensors=len(weights.leaves),
         parameters=parameters,
         dtype=dtype,
+        quantize=quantize,
         bytes_read=sum(map(weights.nbytes, weights.leaves)),
         bytes_written=bytes_written,
         seconds=time.monotonic() - started,
@@ -123,20 +136,33 @@ def _check_space(folder: Path, needed: int) -> None:
         )
 
 
-def _write_parameters(weights: HuggingFaceSource, work: Path, dtype: str, tell: Progress) -> None:
+def _write_parameters(
+    weights: HuggingFaceSource, work: Path, config: ModelConfig, dtype: str, tell: Progress
+) -> None:
     total = sum(map(weights.nbytes, weights.leaves))
-    writer = ParameterWriter(work, weights.config, dtype)
+    writer = ParameterWriter(work, config, dtype)
     done = 0
     tell("converting", 0, total)
     for leaf in weights.leaves:
-        values = weights.read(leaf, dtype)
+        parts = _parts(weights, leaf, config, dtype)
         with write_errors(work):
-            writer.add(leaf, values)
-        del values  # before the next one is read
+            for name, values in parts.items():
+                writer.add(name, values)
+        del parts  # before the next one is read
         done += weights.nbytes(leaf)
         tell("converting", done, total)
     with write_errors(work):
         writer.finish()
+
+
+def _parts(weights: HuggingFaceSource, leaf: str, config: ModelConfig, dtype: str) -> dict[str, np.ndarray]:
+    """What a parameter of the source becomes in the target: itself; or its values and scales, in few bits."""
+    values = weights.read(leaf, dtype)
+    if config.quantize is None:
+        return {leaf: values}
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        parts = quantize_leaf(leaf, jnp.asarray(values), config.quantize)
+    return {name: np.asarray(part) for name, part in parts.items()}
 
 
 def _copy_tokenizer(source: Path, work: Path) -> tuple[str, ...]:
@@ -182,14 +208,20 @@ def _verify(weights: HuggingFaceSource, work: Path, tell: Progress) -> None:
     stored = StoredCheckpoint(work)
     done = 0
     tell("verifying", 0, total)
-    for leaf in stored.leaves:
-        values = stored.read_on_host(leaf)
-        for where, block in weights.blocks(leaf, stored.dtype):
-            if not np.array_equal(_bits(values[where]), _bits(block)):
-                raise CheckpointError(f"parameter {leaf!r} reads back from {work} other than in the source")
-        del values  # before the next one is read
+    for leaf in weights.leaves:
+        if not _reads_back(weights, stored, leaf):
+            raise CheckpointError(f"parameter {leaf!r} reads back from {work} other than in the source")
         done += weights.nbytes(leaf)
         tell("verifying", done, total)
+
+
+def _reads_back(weights: HuggingFaceSource, stored: StoredCheckpoint, leaf: str) -> bool:
+    if stored.config.quantize is not None:
+        parts = _parts(weights, leaf, stored.config, stored.dtype).items()
+        return all(np.array_equal(_bits(stored.read_on_host(name)), _bits(part)) for name, part in parts)
+    values = stored.read_on_host(leaf)
+    blocks = weights.blocks(leaf, stored.dtype)
+    return all(np.array_equal(_bits(values[where]), _bits(block)) for where, block in blocks)
 
 
 def _bits(values: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 from typing import TypeVar
@@ -13,6 +14,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.models import ModelConfig
+from depcap_jax.models.quantization import BITS, Bits
 
 Array = TypeVar("Array", np.ndarray, jax.Array)
 
@@ -36,8 +39,32 @@ def dtype_name(dtype: DTypeLike) -> str:
 
 
 def common_dtype(dtypes: Iterable[DTypeLike]) -> str:
-    """The name of the smallest of `DTYPES` that holds arrays of all these dtypes exactly."""
-    return functools.reduce(lambda a, b: a if a == b else "float32", map(dtype_name, dtypes))
+    """The name of the smallest of `DTYPES` that holds arrays of all these dtypes exactly.
+
+    Integers, which hold weights in few bits, do not count.
+    """
+    floats = [dtype_name(dtype) for dtype in dtypes if not jnp.issubdtype(dtype, jnp.integer)]
+    return functools.reduce(lambda a, b: a if a == b else "float32", floats)
+
+
+def with_bits(config: ModelConfig, bits: Bits | None) -> ModelConfig:
+    """The config of the same model with its weights in `bits`; None: as they are.
+
+    Raises:
+      CheckpointError: for other bits than there are, or than the weights are kept in already.
+    """
+    if bits is None:
+        return config
+    if bits not in BITS:
+        raise CheckpointError(f"quantize must be one of {', '.join(BITS)}, got {bits!r}")
+    if config.quantize not in (None, bits):
+        raise CheckpointError(f"the weights are kept in {config.quantize} already; {bits} needs the original")
+    return dataclasses.replace(config, quantize=bits)
+
+
+def cast_floats(values: Array, dtype: str, what: str) -> Array:
+    """`cast_values` of what is not kept in few bits."""
+    return values if jnp.issubdtype(values.dtype, jnp.integer) else cast_values(values, dtype, what)
 
 
 def cast_values(values: Array, dtype: str, what: str) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,14 +12,15 @@ from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from depcap_jax.checkpoints.devices import choose_dtype, has_fused_attention
-from depcap_jax.checkpoints.dtypes import cast_values, common_dtype, dtype_name
+from depcap_jax.checkpoints.dtypes import cast_floats, common_dtype, dtype_name, with_bits
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import locate
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, TOKENIZER, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models import ModelConfig, Transformer
-from depcap_jax.models.parameters import get_leaves, with_leaves
+from depcap_jax.models.parameters import get_leaves, quantize_leaf, with_leaves
+from depcap_jax.models.quantization import Bits
 from depcap_jax.models.sharding import weight_sharding
 
 if TYPE_CHECKING:
@@ -38,8 +38,13 @@ class WeightSource(Protocol):
     dtype: str
     tokenizer_folder: Path
 
-    def read_arrays(self, dtype: str, sharding_of: Callable[[str], Sharding]) -> dict[str, jax.Array]:
-        """Every parameter by its dotted name, cast, on its devices."""
+    @property
+    def leaves(self) -> list[str]:
+        """The dotted names of the parameters."""
+        ...
+
+    def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
+        """A parameter on its devices, cast unless it is kept in few bits."""
         ...
 
 
@@ -47,6 +52,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     dtype: DTypeLike | None = None,
+    quantize: Bits | None = None,
     mesh: Mesh | None = None,
     scan_layers: bool | None = None,
     fused_attention: bool | None = None,
@@ -59,11 +65,15 @@ def load(
       dtype: float32, bfloat16 or float16; None keeps that of the checkpoint, or takes float16 for bfloat16
         where the device lacks it, with a warning. The embedded models, stored in float16 to be small, get
         float32, which is exact and on a CPU faster.
+      quantize: "int8" (a scale per channel) or "int4" (a scale per 32 weights): embedding, head and the
+        layers' matrices are kept in so many bits, made one after the other while loading; `dtype` is then
+        that of scales, norms and hidden states. None: as they are stored.
       mesh: restores every parameter already split over these devices, along the axes that are named
         "data" and "tensor" (`depcap_jax.models.sharding` has the table); None: one device.
       scan_layers: one compiled layer for all, with stacked weights, in place of a list of them: programs
         compile in a small part of the time and give the same tokens. None: on TPUs, where a layer takes
-        15 seconds to compile.
+        15 seconds to compile, and with `quantize` on CPUs, where XLA would have the matrices of all layers
+        in full at once.
       fused_attention: attention by cuDNN's fused kernel, which writes no scores to memory; for NVIDIA GPUs
         from Ampere on, in bfloat16 or float16. None: where that holds.
 
@@ -71,8 +81,8 @@ def load(
       The model, and None in place of a tokenizer that the folder does not have.
 
     Raises:
-      CheckpointError: if the path is no checkpoint, or a damaged or contradictory one; or if the device
-        lacks the dtype that is asked for.
+      CheckpointError: if the path is no checkpoint, or a damaged or contradictory one; if the device
+        lacks the dtype that is asked for; or if the weights are kept in other bits already.
       ValueError: if attention is to be fused where it cannot be.
     """
     source = open_checkpoint(path)
@@ -85,11 +95,10 @@ def load(
             "fused_attention is for NVIDIA GPUs from Ampere on, in bfloat16 or float16; "
             f"got {name} on {device}"
         )
-    model = with_leaves(
-        source.config,
-        source.read_arrays(name, lambda leaf: _sharding_of(leaf, source.config, mesh)),
-        scan_layers=device.platform == "tpu" if scan_layers is None else scan_layers,
-    )
+    config = with_bits(source.config, quantize)
+    if scan_layers is None:
+        scan_layers = device.platform == "tpu" or (device.platform == "cpu" and config.quantize is not None)
+    model = with_leaves(config, _read_leaves(source, config, name, mesh), scan_layers=scan_layers)
     model.fused_attention = can_fuse if fused_attention is None else fused_attention
     return model, load_tokenizer(source.tokenizer_folder)
 
@@ -115,7 +124,7 @@ def save(
     with published_folder(target, replace=overwrite) as work, write_errors(work):
         writer = ParameterWriter(work, model.config, dtype)
         for leaf, array in leaves.items():
-            writer.add(leaf, cast_values(np.asarray(array), dtype, leaf))
+            writer.add(leaf, cast_floats(np.asarray(array), dtype, leaf))
         writer.finish()
         if tokenizer is not None:
             tokenizer.save_pretrained(work / TOKENIZER)
@@ -140,6 +149,20 @@ def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
         f"{folder} is no checkpoint: neither {MANIFEST} (a converted one) nor config.json "
         "(one from Hugging Face) is in it"
     )
+
+
+def _read_leaves(
+    source: WeightSource, config: ModelConfig, dtype: str, mesh: Mesh | None
+) -> dict[str, jax.Array]:
+    """Every parameter of a model with `config`, on its devices, made one after the other."""
+    bits = None if source.config.quantize else config.quantize
+    leaves = {}
+    for leaf in source.leaves:
+        array = source.read_array(leaf, dtype, _sharding_of(leaf, config, mesh))
+        for name, part in quantize_leaf(leaf, array, bits).items():
+            # Before the next one is read, so that a single one is there in full.
+            leaves[name] = jax.device_put(part, _sharding_of(name, config, mesh)).block_until_ready()
+    return leaves
 
 
 def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ import numpy as np
 import tensorstore as ts
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from depcap_jax.checkpoints.dtypes import DTYPES, cast_values
+from depcap_jax.checkpoints.dtypes import DTYPES, cast_floats
 from depcap_jax.checkpoints.errors import CheckpointConfigError, CheckpointError, first_line
 from depcap_jax.checkpoints.fingerprint import fingerprint_array
 from depcap_jax.checkpoints.json_files import read_json
 from depcap_jax.models import ConfigError, ModelConfig
-from depcap_jax.models.parameters import leaf_shapes
+from depcap_jax.models.parameters import dequantize_leaf, leaf_dtypes, leaf_shapes
+from depcap_jax.models.quantization import SCALE
 from depcap_jax.models.sharding import place
 
 KIND = "converted checkpoint"
@@ -63,19 +64,18 @@ class StoredCheckpoint:
         """The dotted names of the parameters, in the model's order."""
         return list(leaf_shapes(self.config))
 
-    def read_arrays(self, dtype: str, sharding_of: Callable[[str], Sharding]) -> dict[str, jax.Array]:
-        """Every parameter, its fingerprint checked, cast, on its devices."""
-        return {
-            leaf: cast_values(
-                self._read(leaf, sharding_of(leaf)), dtype, f"parameter {leaf!r} of {self.folder}"
-            )
-            for leaf in self.leaves
-        }
+    def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
+        """A parameter on its devices, its fingerprint checked, cast unless it is kept in few bits."""
+        return cast_floats(self._read(leaf, sharding), dtype, f"parameter {leaf!r} of {self.folder}")
 
     def read_on_host(self, leaf: str) -> np.ndarray:
         """One parameter as it is stored, its fingerprint checked."""
-        here = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-        return np.asarray(self._read(leaf, here))
+        return np.asarray(self._read(leaf, _host()))
+
+    def read_in_full(self, leaf: str) -> np.ndarray:
+        """The same in the checkpoint's dtype, also if it is kept in few bits."""
+        parts = {name: self._read(name, _host()) for name in (leaf, leaf + SCALE) if name in self._parameters}
+        return np.asarray(dequantize_leaf(leaf, parts))
 
     def _read(self, leaf: str, sharding: Sharding) -> jax.Array:
         """One parameter as it is stored, its fingerprint checked; each device's part is read by itself."""
@@ -117,18 +117,22 @@ class StoredCheckpoint:
 
     def _check_shapes(self) -> None:
         where = self.folder / PARAMS
-        expected = leaf_shapes(self.config)
+        expected, dtypes = leaf_shapes(self.config), leaf_dtypes(self.config, DTYPES[self.dtype])
         for leaf in sorted(self._parameters.keys() - expected.keys()):
             raise CheckpointError(f"{where} has a parameter {leaf!r} that the config in {MANIFEST} does not")
         for leaf, shape in expected.items():
             if leaf not in self._parameters:
                 raise CheckpointError(f"{where} lacks parameter {leaf!r}, which the config in {MANIFEST} has")
             store = self._parameters[leaf]
-            if (store.shape, store.dtype.numpy_dtype) != (shape, DTYPES[self.dtype]):
+            if (store.shape, store.dtype.numpy_dtype) != (shape, dtypes[leaf]):
                 raise CheckpointError(
                     f"{where} has parameter {leaf!r} as {store.dtype.name} {list(store.shape)}; "
-                    f"{MANIFEST} makes it {self.dtype} {list(shape)}"
+                    f"{MANIFEST} makes it {dtypes[leaf]} {list(shape)}"
                 )
+
+
+def _host() -> Sharding:
+    return SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.decoding.policy import Setting, check_integer
 from depcap_jax.decoding.recipes import CACHES, RECIPES, SETTINGS, DecodeConfig, recipe, recipe_settings
+from depcap_jax.models.quantization import BITS
 from depcap_jax.text.fitting import answer_length, fit_settings
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _EVERYWHERE = ("gen_length", "stop_at_eos")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --model and --dtype."""
+    """Adds --model, --dtype and --quantize."""
     group = parser.add_argument_group("model")
     group.add_argument(
         "--model",
@@ -33,6 +34,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "the hub; default: %(default)s",
     )
     group.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as stored")
+    group.add_argument("--quantize", choices=BITS, help="keep the matrices in few bits; default: as stored")
 
 
 def add_decoder_arguments(parser: argparse.ArgumentParser, cache: str | None = None) -> None:
@@ -76,7 +78,7 @@ def load_model(arguments: argparse.Namespace) -> tuple[Transformer, PreTrainedTo
     from depcap_jax.cli.terminal import working
 
     with working(f"loading {arguments.model}"):
-        return load(arguments.model, dtype=arguments.dtype)
+        return load(arguments.model, dtype=arguments.dtype, quantize=arguments.quantize)
 
 
 def add_seed_argument(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from depcap_jax.models.quantization import BITS, Bits
+
 Family = Literal["llada", "dream"]
 
 
@@ -44,6 +46,8 @@ class ModelConfig:
     """Any of these ends an answer."""
     predicts_next: bool
     """True if the output at position i speaks of position i + 1 (Dream), False if of i itself."""
+    quantize: Bits | None = None
+    """How embedding, head and the layers' matrices are kept: in few bits, or None for the model's dtype."""
 
     def __post_init__(self) -> None:
         sizes = (
@@ -57,6 +61,8 @@ class ModelConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise ConfigError(f"{name} must be a positive number, got {value!r}")
+        if self.quantize not in (None, *BITS):
+            raise ConfigError(f"quantize must be one of {', '.join(BITS)} or None, got {self.quantize!r}")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"num_heads must be a multiple of num_kv_heads, got {self.num_heads} and {self.num_kv_heads}"
@@ -76,10 +82,11 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
         """The inverse of `to_dict`; raises `ConfigError` on missing or unknown names."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        if unknown := sorted(set(fields) - known):
+        known = {field.name: field.default for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(fields) - set(known)):
             raise ConfigError(f"unknown model config field {unknown[0]!r}; known: {', '.join(sorted(known))}")
-        if missing := sorted(known - set(fields)):
+        required = {name for name, default in known.items() if default is dataclasses.MISSING}
+        if missing := sorted(required - set(fields)):
             raise ConfigError(f"model config field {missing[0]!r} is missing")
         return cls(**{**fields, "eos_token_ids": tuple(fields["eos_token_ids"])})
 

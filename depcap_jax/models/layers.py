@@ -1,12 +1,15 @@
 """The pieces of the transformer: RMSNorm, RoPE, attention over a key/value cache, SwiGLU.
 
 Axis letters: B rows, Q query positions, T canvas positions, D width, A heads, G key/value heads, H head size.
-Weights live in the compute dtype; norms, rotations, softmax and logits are float32.
+Weights live in the compute dtype, or in few bits (`quantization.py`); norms, rotations, softmax and logits
+are float32. float16 ends at 65504, which the residual stream and the feed-forward's inner numbers exceed in
+models of billions of parameters: with it, these two are float32 too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -17,6 +20,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from depcap_jax.models.config import ModelConfig
+from depcap_jax.models.quantization import Bits, Quantized, dequantize, quantize
 
 
 @jax.tree_util.register_dataclass
@@ -110,9 +114,23 @@ class KeyValues:
         return read_one(self.k), read_one(self.v)
 
 
-def random_param(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> nnx.Param[jax.Array]:
-    """A weight drawn from N(0, 0.02 ** 2), for training and tests; loading never draws one."""
-    return nnx.Param(0.02 * jax.random.normal(rngs.params(), shape, dtype))
+def random_matrix(
+    rngs: nnx.Rngs, shape: tuple[int, int], dtype: DTypeLike, bits: Bits | None, axis: int
+) -> tuple[nnx.Param[jax.Array], nnx.Param[jax.Array] | None]:
+    """A weight drawn from N(0, 0.02 ** 2) and, if it is kept in few bits, its scales.
+
+    For training and tests; loading never draws one. Products sum over `axis`.
+    """
+    weights = 0.02 * jax.random.normal(rngs.params(), shape, dtype)
+    if bits is None:
+        return nnx.Param(weights), None
+    quantized = quantize(weights, bits, axis, dtype)
+    return nnx.Param(quantized.values), nnx.Param(quantized.scale)
+
+
+def read_matrix(values: nnx.Param[jax.Array], scale: nnx.Param[jax.Array] | None, axis: int) -> jax.Array:
+    """A weight as products take it."""
+    return values[...] if scale is None else dequantize(Quantized(values[...], scale[...]), axis)
 
 
 class RMSNorm(nnx.Module):
@@ -126,17 +144,25 @@ class RMSNorm(nnx.Module):
         """Normalises the last axis."""
         x32 = x.astype(jnp.float32)
         normed = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
-        return normed.astype(x.dtype) * jnp.broadcast_to(self.scale[...], x.shape)
+        scale = self.scale[...]
+        return normed.astype(scale.dtype) * jnp.broadcast_to(scale, x.shape)
 
 
-def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x [N, in] @ kernel [in, out], summed in float32."""
+def stream_dtype(dtype: DTypeLike) -> jnp.dtype:
+    """What the residual stream is kept in."""
+    return jnp.dtype(jnp.float32 if dtype == jnp.float16 else dtype)
+
+
+def _product(x: jax.Array, kernel: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """x [N, in] @ kernel [in, out] in `dtype`, summed in float32."""
 
     def narrowed(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return jnp.matmul(x, kernel, preferred_element_type=jnp.float32).astype(x.dtype)
+        return jnp.matmul(x, kernel, preferred_element_type=jnp.float32).astype(dtype)
 
     if x.dtype == jnp.float32:
         return x @ kernel
+    if dtype != x.dtype:
+        return narrowed(x, kernel)
     # CPUs have a product from half precision to float32; for any other XLA converts the kernel, every time.
     return lax.platform_dependent(x, kernel, cpu=narrowed, default=jnp.matmul)
 
@@ -144,14 +170,24 @@ def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
 class Linear(nnx.Module):
     """x @ kernel + bias with the kernel stored (in, out)."""
 
-    def __init__(self, in_size: int, out_size: int, *, bias: bool = False, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.kernel = random_param(rngs, (in_size, out_size), dtype)
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        *,
+        bias: bool = False,
+        bits: Bits | None = None,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ):
+        self.kernel, self.kernel_scale = random_matrix(rngs, (in_size, out_size), dtype, bits, axis=0)
         self.bias = nnx.Param(jnp.zeros((out_size,), dtype)) if bias else None
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps [..., in] to [..., out]."""
+    def __call__(self, x: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
+        """Maps [..., in] to [..., out], of x's dtype unless told otherwise."""
         # As one matrix: the product in the kernel's gradient then needs no transposed copy of x.
-        y = _product(x.reshape(-1, x.shape[-1]), self.kernel[...]).reshape(*x.shape[:-1], -1)
+        kernel = read_matrix(self.kernel, self.kernel_scale, axis=0)
+        y = _product(x.reshape(-1, x.shape[-1]), kernel, dtype or x.dtype).reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + jnp.broadcast_to(self.bias[...], y.shape)
 
 
@@ -224,10 +260,11 @@ class Attention(nnx.Module):
     def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.config = config
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q = Linear(config.width, q_size, bias=config.qkv_bias, dtype=dtype, rngs=rngs)
-        self.k = Linear(config.width, kv_size, bias=config.qkv_bias, dtype=dtype, rngs=rngs)
-        self.v = Linear(config.width, kv_size, bias=config.qkv_bias, dtype=dtype, rngs=rngs)
-        self.o = Linear(q_size, config.width, dtype=dtype, rngs=rngs)
+        linear = functools.partial(Linear, bits=config.quantize, dtype=dtype, rngs=rngs)
+        self.q = linear(config.width, q_size, bias=config.qkv_bias)
+        self.k = linear(config.width, kv_size, bias=config.qkv_bias)
+        self.v = linear(config.width, kv_size, bias=config.qkv_bias)
+        self.o = linear(q_size, config.width)
 
     def __call__(
         self, x: jax.Array, queries: Queries, cache: KeyValues | None, layer: jax.Array | None
@@ -244,20 +281,32 @@ class Attention(nnx.Module):
             cache = cache.write(k, v, queries.start, queries.write, layer, queries.rows)
             k, v = cache.read(layer, queries.rows)
         mixed = _attend(q, k, v, queries.lengths, queries.fused)
-        return self.o(mixed.reshape(*x.shape[:2], -1)), cache
+        return self.o(mixed.reshape(*x.shape[:2], -1), stream_dtype(x.dtype)), cache
+
+
+# Numbers below 2 ** 15 leave room in float16 for what rounds up.
+_FLOAT16_BITS = 15.0
 
 
 class FeedForward(nnx.Module):
     """SwiGLU: down(silu(gate(x)) * up(x))."""
 
     def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.gate = Linear(config.width, config.ff_width, dtype=dtype, rngs=rngs)
-        self.up = Linear(config.width, config.ff_width, dtype=dtype, rngs=rngs)
-        self.down = Linear(config.ff_width, config.width, dtype=dtype, rngs=rngs)
+        linear = functools.partial(Linear, bits=config.quantize, dtype=dtype, rngs=rngs)
+        self.gate = linear(config.width, config.ff_width)
+        self.up = linear(config.width, config.ff_width)
+        self.down = linear(config.ff_width, config.width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps [..., D] to [..., D]."""
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+        """Maps [..., D] to [..., D], of the residual stream's dtype."""
+        wide = stream_dtype(x.dtype)
+        inner = jax.nn.silu(self.gate(x, wide)) * self.up(x, wide)
+        if wide == x.dtype:
+            return self.down(inner)
+        # A power of two per position, so that nothing is rounded twice.
+        largest = jnp.max(jnp.abs(inner), axis=-1, keepdims=True)
+        factor = jnp.exp2(jnp.maximum(jnp.ceil(jnp.log2(largest)) - _FLOAT16_BITS, 0.0))
+        return self.down((inner / factor).astype(x.dtype), wide) * factor
 
 
 class Block(nnx.Module):

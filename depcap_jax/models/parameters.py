@@ -9,10 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from depcap_jax.models.config import ModelConfig
+from depcap_jax.models.quantization import SCALE, Bits, Quantized, dequantize, quantize, summed_axis
 from depcap_jax.models.transformer import Transformer, stack_layers
 
 
@@ -20,6 +23,35 @@ from depcap_jax.models.transformer import Transformer, stack_layers
 def leaf_shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     """The shape of every parameter of a model with this config."""
     return MappingProxyType({name: leaf.shape for name, leaf in get_leaves(_abstract(config)).items()})
+
+
+def leaf_dtypes(config: ModelConfig, dtype: DTypeLike) -> Mapping[str, np.dtype]:
+    """The dtype of every parameter of a model in `dtype`: some are kept in few bits."""
+    leaves = get_leaves(_abstract(config)).items()
+    is_float = {name: jnp.issubdtype(leaf.dtype, jnp.floating) for name, leaf in leaves}
+    return {name: np.dtype(dtype if is_float[name] else leaf.dtype) for name, leaf in leaves}
+
+
+def quantize_leaf(name: str, leaf: jax.Array, bits: Bits | None) -> dict[str, jax.Array]:
+    """A parameter by its dotted name; or its values and scales by theirs, if it is to be kept in few bits."""
+    axis = summed_axis(name)
+    if bits is None or axis is None:
+        return {name: leaf}
+    quantized = _quantize(leaf, bits, axis)
+    return {name: quantized.values, name + SCALE: quantized.scale}
+
+
+@functools.partial(jax.jit, static_argnames=("bits", "axis"))
+def _quantize(leaf: jax.Array, bits: Bits, axis: int) -> Quantized:
+    return quantize(leaf, bits, axis, leaf.dtype)
+
+
+def dequantize_leaf(name: str, leaves: Mapping[str, jax.Array]) -> jax.Array:
+    """A parameter as numbers of the model's dtype, however it is kept."""
+    axis = summed_axis(name)
+    if axis is None or name + SCALE not in leaves:
+        return leaves[name]
+    return dequantize(Quantized(leaves[name], leaves[name + SCALE]), axis)
 
 
 def get_leaves(model: Transformer) -> Mapping[str, jax.Array]:

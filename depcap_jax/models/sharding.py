@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from depcap_jax.models.config import ModelConfig
+from depcap_jax.models.quantization import SCALE, summed_axis
 
 RULES = {"batch": "data", "vocab": "tensor", "heads": "tensor", "kv_heads": "tensor", "ff": "tensor"}
 """From a logical axis to the mesh axis that splits it."""
@@ -47,7 +48,7 @@ def weight_sharding(name: str, config: ModelConfig, mesh: Mesh) -> NamedSharding
     in_layers = name.removeprefix("layers.")
     weight = re.sub(r"^\d+\.", "", in_layers)
     stacked = name != in_layers == weight
-    axes = (*[None] * stacked, *LOGICAL_AXES[weight])
+    axes = (*[None] * stacked, *_logical_axes(weight))
     # A head is never cut in two, so head axes are counted in heads, not in columns.
     sizes = {
         "vocab": config.embedding_size,
@@ -58,6 +59,13 @@ def weight_sharding(name: str, config: ModelConfig, mesh: Mesh) -> NamedSharding
     return NamedSharding(
         mesh, PartitionSpec(*(axis and _mesh_axis(axis, sizes[axis], mesh) for axis in axes))
     )
+
+
+def _logical_axes(weight: str) -> tuple[str | None, ...]:
+    """Of a weight, or of its scales: those of groups are not split, they are small."""
+    name = weight.removesuffix(SCALE)
+    summed = summed_axis(name) if name != weight else None
+    return tuple(None if number == summed else axis for number, axis in enumerate(LOGICAL_AXES[name]))
 
 
 def batch_sharding(batch: int, mesh: Mesh) -> NamedSharding:

@@ -15,7 +15,17 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from depcap_jax.models.config import ModelConfig
-from depcap_jax.models.layers import Block, KeyValues, Queries, RMSNorm, Rotation, random_param
+from depcap_jax.models.layers import (
+    Block,
+    KeyValues,
+    Queries,
+    RMSNorm,
+    Rotation,
+    random_matrix,
+    read_matrix,
+    stream_dtype,
+)
+from depcap_jax.models.quantization import Quantized, dequantize
 
 KVCache = tuple[KeyValues, ...] | KeyValues
 """One cache per layer, separate arrays that are each updated in place; or one for all layers, if scanned."""
@@ -34,15 +44,18 @@ class Transformer(nnx.Module):
         self.config = config
         self.fused_attention = False
         self.rotation: Rotation | None = nnx.data(None)
-        self.embed = random_param(rngs, (config.embedding_size, config.width), dtype)
+        size = config.embedding_size
+        self.embed, self.embed_scale = random_matrix(
+            rngs, (size, config.width), dtype, config.quantize, axis=1
+        )
         self.layers: nnx.List[Block] | Block = nnx.List(
             [Block(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
         )
         self.norm = RMSNorm(config, dtype=dtype)
-        self.head = (
-            None
+        self.head, self.head_scale = (
+            (None, None)
             if config.tie_embeddings
-            else random_param(rngs, (config.width, config.embedding_size), dtype)
+            else random_matrix(rngs, (config.width, size), dtype, config.quantize, axis=0)
         )
 
     @classmethod
@@ -52,8 +65,8 @@ class Transformer(nnx.Module):
 
     @property
     def dtype(self) -> jnp.dtype:
-        """The dtype of weights and hidden states; logits are always float32."""
-        return self.embed[...].dtype
+        """The dtype of weights (or of their scales) and hidden states; logits are always float32."""
+        return self.norm.scale[...].dtype
 
     def __call__(self, input_ids: jax.Array, lengths: jax.Array | None = None) -> jax.Array:
         """Logits float32 [B, T, V] of ids [B, T], as the checkpoint gives them (Dream's are not shifted).
@@ -104,7 +117,8 @@ class Transformer(nnx.Module):
         else:
             rotation = rotation.at(start[:, None] + jnp.arange(length, dtype=jnp.int32)[None])
         queries = Queries(rotation, lengths.astype(jnp.int32), start, write, rows, self.fused_attention)
-        x, cache = self._run_layers(_take(self.embed[...], input_ids, axis=0), queries, cache)
+        x = _take_matrix(self.embed, self.embed_scale, input_ids, axis=0).astype(stream_dtype(self.dtype))
+        x, cache = self._run_layers(x, queries, cache)
         return self.norm(x), cache
 
     def _run_layers(
@@ -138,7 +152,10 @@ class Transformer(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The output head alone: float32 [..., V] of hidden states [..., D]."""
-        head = self.embed[...].T if self.head is None else self.head[...]
+        if self.head is None:
+            head = read_matrix(self.embed, self.embed_scale, axis=1).T
+        else:
+            head = read_matrix(self.head, self.head_scale, axis=0)
         return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
 
     def token_logits(self, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -148,9 +165,9 @@ class Transformer(nnx.Module):
         """
         chex.assert_shape([hidden, tokens], [(None, None, self.config.width), (len(hidden), None)])
         if self.head is None:
-            chosen, axes = _take(self.embed[...], tokens, axis=0), "bqd,bnd->bqn"
+            chosen, axes = _take_matrix(self.embed, self.embed_scale, tokens, axis=0), "bqd,bnd->bqn"
         else:
-            chosen, axes = _take(self.head[...], tokens, axis=1), "bqd,dbn->bqn"
+            chosen, axes = _take_matrix(self.head, self.head_scale, tokens, axis=1), "bqd,dbn->bqn"
         return jnp.einsum(axes, hidden, chosen, preferred_element_type=jnp.float32)
 
     def source(self, position: jax.Array) -> jax.Array:
@@ -200,6 +217,16 @@ def unstack_layers(model: Transformer) -> Transformer:
 
 def _copy(model: Transformer) -> Transformer:
     return jax.tree.map(lambda leaf: leaf, model)  # of the module, not of its arrays
+
+
+def _take_matrix(
+    values: nnx.Param[jax.Array], scale: nnx.Param[jax.Array] | None, tokens: jax.Array, *, axis: int
+) -> jax.Array:
+    """What belongs to tokens [B, N] along the vocabulary's axis; products sum over the other one."""
+    if scale is None:
+        return _take(values[...], tokens, axis=axis)
+    taken = Quantized(*(_take(x[...], tokens, axis=axis) for x in (values, scale)))
+    return dequantize(taken, axis=2 if axis == 0 else 0)
 
 
 def _take(weights: jax.Array, tokens: jax.Array, *, axis: int) -> jax.Array:

@@ -23,7 +23,7 @@ from depcap_jax.checkpoints.publish import check_target, published_folder, write
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, SOURCE, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import copy_tokenizer_files
 from depcap_jax.models import ConfigError, ModelConfig, Transformer
-from depcap_jax.models.parameters import get_leaves
+from depcap_jax.models.parameters import dequantize_leaf, get_leaves
 
 # Rows that are transposed and written at once.
 _ROWS = 256
@@ -89,7 +89,8 @@ class _Origin:
         dtype = common_dtype(leaf.dtype for leaf in leaves.values())
         save = (lambda _: None) if tokenizer is None else tokenizer.save_pretrained
         published = to_config_json(model.config)
-        return cls(model.config, published, dtype, lambda leaf: np.asarray(leaves[leaf]), save)
+        read = functools.partial(dequantize_leaf, leaves=leaves)
+        return cls(model.config, published, dtype, lambda leaf: np.asarray(read(leaf)), save)
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> _Origin:
@@ -97,7 +98,7 @@ class _Origin:
             raise CheckpointError(f"source {folder} is no {KIND}: it has no {MANIFEST}")
         stored = StoredCheckpoint(folder)
         save = functools.partial(copy_tokenizer_files, stored.tokenizer_folder)
-        return cls(stored.config, _published_config(stored), stored.dtype, stored.read_on_host, save)
+        return cls(stored.config, _published_config(stored), stored.dtype, stored.read_in_full, save)
 
 
 def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
     path = stored.folder / SOURCE
     published = read_json(path).get("config", {}) if path.is_file() else {}
     try:
-        same = from_config_json(published) == stored.config
+        same = from_config_json(published) == dataclasses.replace(stored.config, quantize=None)
     except ConfigError:
         same = False
     return published if same else published | to_config_json(stored.config)

@@ -68,7 +68,7 @@ def entries(config: ModelConfig) -> list[Entry]:
 
     A row of the table whose parameter this config lacks (biases, a head of its own) is left out.
     """
-    shapes = leaf_shapes(config)
+    shapes = leaf_shapes(dataclasses.replace(config, quantize=None))
     keys = {
         leaf.format(i=i): key.format(i=i)
         for key, leaf in TABLES[config.family].items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,9 @@ class HuggingFaceSource:
                 where = slice(begin, begin + len(block))
                 yield ((slice(None), where), block.T) if entry.transposed else ((where,), block)
 
-    def read_arrays(self, dtype: str, sharding_of: Callable[[str], Sharding]) -> dict[str, jax.Array]:
-        """Every parameter on its devices; each device's part is read from the file by itself."""
-        return {
-            leaf: place(self.shape(leaf), sharding_of(leaf), functools.partial(self.read, leaf, dtype))
-            for leaf in self.leaves
-        }
+    def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
+        """A parameter on its devices; each device's part is read from the file by itself."""
+        return place(self.shape(leaf), sharding, functools.partial(self.read, leaf, dtype))
 
     def _known_ends(self, leaf: str, index: Index | None) -> Index:
         shape = self.shape(leaf)

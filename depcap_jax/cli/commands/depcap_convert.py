@@ -26,6 +26,7 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     from depcap_jax.checkpoints.dtypes import DTYPES
+    from depcap_jax.models.quantization import BITS
 
     parser.add_argument(
         "source",
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("target", metavar="TARGET", help="the folder to make")
     parser.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as in SOURCE")
+    parser.add_argument("--quantize", choices=BITS, help="store the matrices in few bits")
     parser.add_argument("--overwrite", action="store_true", help="replace TARGET if it is a checkpoint")
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--verify", action="store_true", help="read TARGET back and compare every tensor")
@@ -48,15 +50,23 @@ def run(arguments: argparse.Namespace) -> None:
         jax.config.update("jax_platforms", "cpu")  # a conversion has no use for an accelerator's memory
     settings = {"dtype": arguments.dtype, "overwrite": arguments.overwrite}
     if arguments.export:
+        from depcap_jax.checkpoints.errors import CheckpointError
         from depcap_jax.checkpoints.huggingface.export import export
 
+        if arguments.quantize:
+            raise CheckpointError("--quantize is for converting: what is exported has full numbers")
         print(f"exported to {export(arguments.source, arguments.target, **settings)}")
         return
     from depcap_jax.checkpoints.conversion import convert
 
     with _Bar() as bar:
         report = convert(
-            arguments.source, arguments.target, **settings, verify=arguments.verify, progress=bar
+            arguments.source,
+            arguments.target,
+            **settings,
+            quantize=arguments.quantize,
+            verify=arguments.verify,
+            progress=bar,
         )
     for warning in report.warnings:
         _say(f"warning: {warning}")
@@ -97,11 +107,12 @@ def _run_alone(argv: Sequence[str] | None) -> int:
 
 def _summary(report: Report, target: str) -> str:
     rate = report.bytes_read / max(report.seconds, 1e-9)
+    written_as = report.quantize or report.dtype
     lines = [
         f"converted to {target}" + (", verified" if report.verified else ""),
         f"  tensors      {report.tensors:,}",
         f"  parameters   {report.parameters:,}",
-        f"  bytes        {report.bytes_read:,} read, {report.bytes_written:,} written as {report.dtype}",
+        f"  bytes        {report.bytes_read:,} read, {report.bytes_written:,} written as {written_as}",
         f"  seconds      {report.seconds:,.1f} ({rate / 1e6:,.0f} MB/s)",
         f"  peak memory  {report.peak_memory / 1e6:,.0f} MB",
     ]
