@@ -96,9 +96,12 @@ def load(
             f"got {name} on {device}"
         )
     config = with_bits(source.config, quantize)
-    if scan_layers is None:
-        scan_layers = device.platform == "tpu" or (device.platform == "cpu" and config.quantize is not None)
-    model = with_leaves(config, _read_leaves(source, config, name, mesh), scan_layers=scan_layers)
+    scan_by_default = device.platform == "tpu" or (device.platform == "cpu" and config.quantize is not None)
+    model = with_leaves(
+        config,
+        _read_leaves(source, config, name, mesh),
+        scan_layers=scan_by_default if scan_layers is None else scan_layers,
+    )
     model.fused_attention = can_fuse if fused_attention is None else fused_attention
     return model, load_tokenizer(source.tokenizer_folder)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import chex
 import golden_runs
@@ -93,9 +94,9 @@ def test_logits_are_those_of_the_same_weights_in_full(family, bits, head):
 def test_what_it_costs_a_trained_model(name, bits, error):
     """The logits' error, in units of their spread, on a held-out problem whose answer is masked."""
     plain, tokenizer = dc.load(name)
-    assert tokenizer is not None
+    codec: Any = tokenizer
     turns = [{"role": "user", "content": held_out()[0].prompt}]
-    prompt = list(tokenizer.apply_chat_template(turns, add_generation_prompt=True)["input_ids"])
+    prompt = list(codec.apply_chat_template(turns, add_generation_prompt=True)["input_ids"])
     ids = jnp.asarray([prompt + [plain.config.mask_token_id] * (64 - len(prompt))])
     logits, expected = (np.asarray(forward(one, ids)) for one in (quantized(plain, bits), plain))
     assert 0 < np.sqrt(((logits - expected) ** 2).mean()) / expected.std() < error
