@@ -37,8 +37,7 @@ class Partition(Protocol):
         ...
 
     def init(self, batch: int, gen_length: int) -> Any:
-        """Its memory before the first block: a pytree whose leaves begin with the batch axis."""
-        ...
+        """Its memory before the first block: a pytree whose leaves begin with the batch axis; None by default."""
 
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: Any
@@ -59,7 +58,7 @@ class Partition(Protocol):
 
 
 @policy
-class FixedBlocks:
+class FixedBlocks(Partition):
     """Blocks of one length (semi-autoregressive LLaDA, Fast-dLLM)."""
 
     block_length: int = setting(default=32, low=1, doc="length of every block")
@@ -69,10 +68,6 @@ class FixedBlocks:
         length = min(self.block_length, gen_length)
         return Lengths(length, length, length)
 
-    def init(self, batch: int, gen_length: int) -> None:
-        """Remembers nothing."""
-        return None
-
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: None
     ) -> tuple[jax.Array, None, None]:
@@ -81,7 +76,7 @@ class FixedBlocks:
 
 
 @policy
-class AdaBlocks:
+class AdaBlocks(Partition):
     """AdaBlock: a block ends with the most confident delimiter predicted in the window ahead.
 
     The window spans a quarter of the answer. Without a delimiter of confidence `delimiter_threshold` or
@@ -100,10 +95,6 @@ class AdaBlocks:
         """A delimiter may come at once, or at the window's end."""
         window = max(gen_length // 4, 1)
         return Lengths(1, min(max(self.default_block_length, window), gen_length), window)
-
-    def init(self, batch: int, gen_length: int) -> None:
-        """Remembers nothing."""
-        return None
 
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: None
@@ -137,7 +128,7 @@ class Signals(NamedTuple):
 
 
 @policy
-class DepGABlocks:
+class DepGABlocks(Partition):
     """DepGA-Block (DepCap, section 4.2): a block reaches as far as the last block's influence carries.
 
     S_k = I_k - lambda H_k over the window ahead, both smoothed and scaled; the block ends before the

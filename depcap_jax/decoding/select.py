@@ -22,8 +22,7 @@ class Select(Protocol):
     """
 
     def init(self, batch: int, gen_length: int) -> Any:
-        """Its memory before the first pass: a pytree whose leaves begin with the batch axis."""
-        ...
+        """Its memory before the first pass: a pytree whose leaves begin with the batch axis; None by default."""
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: Any
@@ -40,12 +39,8 @@ class Select(Protocol):
 
 
 @policy
-class TopOne:
+class TopOne(Select):
     """Vanilla decoding (LLaDA, low-confidence remasking): the most confident position alone."""
-
-    def init(self, batch: int, gen_length: int) -> None:
-        """Remembers nothing."""
-        return None
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: None
@@ -55,14 +50,10 @@ class TopOne:
 
 
 @policy
-class ConfidenceThreshold:
+class ConfidenceThreshold(Select):
     """Fast-dLLM's threshold rule: every position with c >= threshold."""
 
     threshold: Number = setting(default=0.9, low=0, high=1, doc="least confidence of what is committed")
-
-    def init(self, batch: int, gen_length: int) -> None:
-        """Remembers nothing."""
-        return None
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: None
@@ -72,14 +63,10 @@ class ConfidenceThreshold:
 
 
 @policy
-class FactorThreshold:
+class FactorThreshold(Select):
     """Fast-dLLM's factor rule: ranks n = 1, 2, ... by confidence while c_(n) >= 1 - factor / (n + 1)."""
 
     factor: Number = setting(default=1.0, low=0, doc="Fast-dLLM's factor f")
-
-    def init(self, batch: int, gen_length: int) -> None:
-        """Remembers nothing."""
-        return None
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: None
@@ -101,7 +88,7 @@ class ConflictGraph(NamedTuple):
 
 
 @policy
-class ConflictFree:
+class ConflictFree(Select):
     """CAP-Decoding (DepCap, section 4.3, algorithm 1): a conflict-free subset of the candidates.
 
     Candidates have c >= tau_low, and i conflicts with j where D_ij = log p_i(y_j) + log p_j(y_i) > gamma.
@@ -116,10 +103,6 @@ class ConflictFree:
     gamma: Number = setting(default=-16.0, doc="two positions conflict where their score is above")
 
     reads = Reads(pairs=True)
-
-    def init(self, batch: int, gen_length: int) -> None:
-        """Remembers nothing."""
-        return None
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: None
