@@ -14,10 +14,11 @@ from pathlib import Path
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
-# Compiling is most of a run, and optimising a third of that. The numbers do not depend on it: `.ci/run` tests
-# the longer programs as people compile them.
+# Compiling is most of a run, and optimising and XLA's newer generator of fused code most of that. The numbers
+# do not depend on them: `.ci/run` tests the longer programs as people compile them.
 if "xla_backend_optimization_level" not in os.environ["XLA_FLAGS"]:
     os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as the command sets it before it imports them
 

@@ -250,7 +250,7 @@ sys.exit(main({words}))
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "interrupted")
 
 
-def test_ctrl_c_inside_a_callback_is_not_lost(depcap, monkeypatch):
+def test_ctrl_c_inside_a_callback_is_not_lost(depcap, monkeypatch, heeds_ctrl_c):
     class Dying:
         def __del__(self) -> None:
             raise KeyboardInterrupt  # Python cannot raise it from here
