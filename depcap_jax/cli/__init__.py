@@ -1,7 +1,7 @@
 """The command `depcap`: one module per command, and here what they share when they begin and end.
 
-A command's module has `SUMMARY`, `EXAMPLES`, `add_arguments(parser)` and `run(arguments)`. What `run` raises
-about its input becomes one line on standard error and exit status 2.
+A command's module has `EXAMPLES`, `add_arguments(parser)` and `run(arguments)`, and is imported when it is
+called. What `run` raises about its input becomes one line on standard error and exit status 2.
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from depcap_jax.cli.interrupts import INTERRUPTED, comes_again, ends_at_once
 
-COMMANDS = (
-    "demo",
-    "generate",
-    "chat",
-    "trace",
-    "eval",
-    "table",
-    "sweep",
-    "lm-eval",
-    "bench",
-    "convert",
-    "info",
-    "completion",
-)
+COMMANDS = {
+    "demo": "decode held-out problems with vanilla and DepCap, side by side",
+    "generate": "answer prompts",
+    "chat": "talk with a model; its answer fills in as it is decoded",
+    "trace": "write a web page that plays a decode, pass by pass",
+    "eval": "how right and how fast a decoder is on a task",
+    "table": "the paper's Table 1: every decoder on one task",
+    "sweep": "a decoder with one setting varied at a time: the paper's appendix",
+    "lm-eval": "lm-eval's own command line, with the model `depcap` and the tasks `depcap_*` in it",
+    "bench": "divide whole decodes by their own bare forward passes, and by an ideal program's, in one run",
+    "convert": "convert a PyTorch checkpoint of LLaDA or Dream, or back with --export",
+    "info": "tell what a model is, its sizes, and the memory it needs",
+    "completion": "print a shell's completion script",
+}
+"""What each command does."""
 FAILED = 2
 
 
@@ -41,8 +42,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole tree of commands and options."""
+def build_parser(wanted: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The tree of commands, and the options of those that are wanted."""
     parser = Parser(
         prog="depcap",
         description="Fast decoding of diffusion language models (LLaDA, Dream) in JAX.",
@@ -51,17 +52,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"depcap {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for name in COMMANDS:
-        module = importlib.import_module(f"depcap_jax.cli.commands.depcap_{name.replace('-', '_')}")
-        command = commands.add_parser(
-            name,
-            help=module.SUMMARY,
-            description=module.SUMMARY,
-            epilog=f"examples:\n{module.EXAMPLES.strip(chr(10))}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run, prog=command.prog)
+    for name, summary in COMMANDS.items():
+        style = argparse.RawDescriptionHelpFormatter
+        command = commands.add_parser(name, help=summary, description=summary, formatter_class=style)
+        if name in wanted:
+            module = importlib.import_module(f"depcap_jax.cli.commands.depcap_{name.replace('-', '_')}")
+            command.epilog = f"examples:\n{module.EXAMPLES.strip(chr(10))}"
+            module.add_arguments(command)
+            command.set_defaults(run=module.run, prog=command.prog)
     return parser
 
 
@@ -87,9 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(words: list[str]) -> argparse.Namespace:
     """The command and its options; what follows `lm-eval` is another program's, but for a lone --help."""
+    parser = build_parser(words[:1])
     if words[:1] != ["lm-eval"] or words[1:] in (["-h"], ["--help"]):
-        return build_parser().parse_args(words)
-    arguments = build_parser().parse_args(words[:1])
+        return parser.parse_args(words)
+    arguments = parser.parse_args(words[:1])
     arguments.words = words[1:]
     return arguments
 

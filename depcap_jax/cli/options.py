@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from depcap_jax.checkpoints.dtypes import DTYPES
+from depcap_jax.checkpoints.loading import load
+from depcap_jax.cli.terminal import working
 from depcap_jax.decoding.policy import Setting, check_integer
-from depcap_jax.decoding.recipes import CACHES, RECIPES, SETTINGS, DecodeConfig, recipe, recipe_settings
+from depcap_jax.decoding.recipes import CACHES, RECIPES, SETTINGS, recipe_settings
+from depcap_jax.evaluation.decoder import Decoder
+from depcap_jax.models import Transformer
 from depcap_jax.models.quantization import BITS
-from depcap_jax.text.fitting import answer_length, fit_settings
+from depcap_jax.text.batching import answer_length
+from depcap_jax.text.generator import TextGenerator
 
 if TYPE_CHECKING:
-    import jax
     from transformers import PreTrainedTokenizerBase
-
-    from depcap_jax.models import Transformer
 
 DEFAULT_MODEL = "tiny-llada"
 
@@ -72,24 +76,29 @@ def _add_setting(group: argparse._ArgumentGroup, setting: Setting, default: str 
     )
 
 
+def add_generation_arguments(parser: argparse.ArgumentParser, cache: str | None = None) -> None:
+    """Adds --seed and the options of a model and of a decoder."""
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --temperature above 0")
+    add_model_arguments(parser)
+    add_decoder_arguments(parser, cache)
+
+
 def load_model(arguments: argparse.Namespace) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
     """The model and tokenizer that the options name."""
-    from depcap_jax.checkpoints.loading import load
-    from depcap_jax.cli.terminal import working
-
     with working(f"loading {arguments.model}"):
         return load(arguments.model, dtype=arguments.dtype, quantize=arguments.quantize)
 
 
-def add_seed_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds --seed."""
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --temperature above 0")
+def load_generator(arguments: argparse.Namespace, **settings: Any) -> TextGenerator:
+    """The model, tokenizer and decoder that the options name."""
+    model, tokenizer = load_model(arguments)
+    decoder = chosen_decoder(arguments, model)
+    config = decoder.build(tokenizer, predicts_next=model.config.predicts_next)
+    return TextGenerator(model, tokenizer, config, **settings)
 
 
 def sampling_key(arguments: argparse.Namespace) -> jax.Array:
     """The key of --seed."""
-    import jax
-
     check_integer("--seed", arguments.seed, 0, 2**32 - 1)
     return jax.random.key(arguments.seed)
 
@@ -107,19 +116,7 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def build_config(
-    arguments: argparse.Namespace,
-    model: Transformer,
-    tokenizer: PreTrainedTokenizerBase | None,
-    name: str | None = None,
-) -> DecodeConfig:
-    """The decoder that the options describe; `name` stands in for --recipe where there is none.
-
-    Raises:
-      ValueError: naming the setting that the recipe does not have, or the value that is out of range.
-    """
-    name = name or str(arguments.recipe)
-    settings = given_settings(arguments)
-    settings.setdefault("gen_length", answer_length(model.config.max_length))
-    predicts_next = model.config.predicts_next
-    return recipe(name, **fit_settings(name, settings, tokenizer=tokenizer, predicts_next=predicts_next))
+def chosen_decoder(arguments: argparse.Namespace, model: Transformer) -> Decoder:
+    """The decoder that the options describe; how long an answer is depends on the model by default."""
+    gen_length = answer_length(model.config.max_length)
+    return Decoder(arguments.recipe, {"gen_length": gen_length, **given_settings(arguments)})

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from depcap_jax.cli.options import load_model
 from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.engine import Run, Subject, evaluate
+from depcap_jax.evaluation.figures import require_matplotlib, save_figure
 from depcap_jax.evaluation.provenance import fingerprint
 from depcap_jax.evaluation.records import publish_text
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:
-    """The model and the problems that the options name; a wrong task is found before the model is loaded."""
+    """The model and the problems that the options name; what is wrong is found before the model is loaded."""
+    if not getattr(arguments, "no_plots", True):
+        require_matplotlib()
     allow_code_execution(arguments.allow_code_execution)
     task = load_task(arguments.task, data=arguments.data, limit=arguments.limit)
     model, tokenizer = load_model(arguments)
@@ -68,27 +71,22 @@ def _run(subject: Subject, task: Task, decoder: Decoder, folder: Path) -> Run:
         return evaluate(subject, task, decoder, folder, progress=show)
 
 
-def write_reports(runs: Sequence[Run], stem: Path, plot: Callable[[], Figure] | None) -> None:
-    """Writes STEM-HASH.md, .csv and, with `plot`, .png and .svg, and says where.
+def write_reports(
+    arguments: argparse.Namespace, name: str, runs: Sequence[Run], plot: Callable[[str], Figure]
+) -> None:
+    """Writes NAME-TASK-MODEL-HASH.md, .csv and, with what `plot` makes of a title, .png and .svg; says where.
 
     The hash is that of the runs: other problems or other decoders do not overwrite a report.
     """
-    names = [run.path.name for run in runs if run.path is not None]
-    stem = stem.with_name(f"{stem.name}-{fingerprint(names)[:8]}")
+    model, digest = Path(arguments.model).name, fingerprint([run.path.name for run in runs if run.path])[:8]
+    stem = Path(arguments.out) / f"{name}-{arguments.task}-{model}-{digest}"
     publish_text(stem.with_name(f"{stem.name}.md"), to_markdown(runs))
     publish_text(stem.with_name(f"{stem.name}.csv"), to_csv(runs))
     kinds = "md, csv"
-    if plot is not None:
-        from depcap_jax.evaluation.figures import save_figure
-
-        save_figure(plot(), stem)
+    if not arguments.no_plots:
+        save_figure(plot(f"{model}, {arguments.task}, {runs[0].summary['problems']} problems"), stem)
         kinds += ", png, svg"
     print(f"\n{stem}.{{{kinds}}}; a JSON file per line beside them")
-
-
-def report_stem(arguments: argparse.Namespace, command: str) -> Path:
-    """Where a command's reports go, without the ending."""
-    return Path(arguments.out) / f"{command}-{arguments.task}-{Path(arguments.model).name}"
 
 
 def _print_line(line: Sequence[str], label_width: int) -> None:

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from depcap_jax.decoding.recipes import recipe_settings
+from depcap_jax.evaluation.tasks import TASKS
 
 _PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
-
-TASK_NAMES = ("tiny", "gsm8k", "math500", "mbpp", "humaneval")
-"""As in `depcap_jax.evaluation.TASKS`."""
 
 
 def add_task_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --task, --data, --limit, --allow-code-execution, --batch-size, --seed, --no-chat and --out."""
     group = parser.add_argument_group("task")
-    group.add_argument("--task", choices=TASK_NAMES, default="tiny", help="default: %(default)s")
+    group.add_argument("--task", choices=TASKS, default="tiny", help="default: %(default)s")
     group.add_argument("--data", metavar="FOLDER", help="the task's JSONL files; default: from the hub")
     group.add_argument("--limit", type=int, metavar="N", help="the first N problems only")
     group.add_argument(

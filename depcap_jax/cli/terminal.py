@@ -31,8 +31,3 @@ def table(*columns: str) -> Table:
     for index, name in enumerate(columns):
         made.add_column(name, justify="right" if index else "left", no_wrap=True)
     return made
-
-
-def verdict(right: bool) -> Text:
-    """The word, in its colour."""
-    return Text("right", style="green") if right else Text("wrong", style="red")

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from depcap_jax.decoding.recipes import CACHES, DecodeConfig, recipe
+from depcap_jax.decoding.recipes import CACHES, DecodeConfig, recipe, recipe_settings
 from depcap_jax.evaluation.provenance import module_fingerprint
-from depcap_jax.text.fitting import fit_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _NOT_IN_LABEL = ("cache", "gen_length", "delimiter_ids")
 """In a column of their own, or the same in all lines."""
+
+_DREAM_DELIMITER_THRESHOLD = 0.5
+"""What AdaBlock's authors use for Dream; for LLaDA they use 0.3, the recipe's default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +52,19 @@ class Decoder:
     ) -> DecodeConfig:
         """The decoder for a model with this tokenizer, of Dream's family or not.
 
+        Unless they are given, AdaBlock's delimiter is the tokenizer's line break, and its threshold follows
+        the family.
+
         Raises:
           ValueError: naming the setting that the recipe does not have, or the value that is out of range.
         """
-        settings = fit_settings(self.recipe, self.settings, tokenizer=tokenizer, predicts_next=predicts_next)
-        return recipe(self.recipe, **settings)
+        fitted, known = dict(self.settings), recipe_settings(self.recipe)
+        if "delimiter_ids" in known and tokenizer is not None:
+            line_break: Any = tokenizer.encode("\n", add_special_tokens=False)
+            fitted.setdefault("delimiter_ids", tuple(line_break))
+        if "delimiter_threshold" in known and predicts_next:
+            fitted.setdefault("delimiter_threshold", _DREAM_DELIMITER_THRESHOLD)
+        return recipe(self.recipe, **fitted)
 
 
 def name_decoder(config: DecodeConfig, title: str = "") -> Decoder:

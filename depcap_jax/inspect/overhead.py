@@ -256,25 +256,6 @@ def measure(
     )
 
 
-def measure_all(
-    model: DiffusionLM,
-    *,
-    recipes: tuple[str, ...] = ("depcap",),
-    caches: tuple[str, ...] = ("none", "prefix", "dual"),
-    batches: tuple[int, ...] = (1, 4),
-    prompt_length: int = 128,
-    gen_length: int = 256,
-    repeats: int = 5,
-) -> Iterator[Measurement]:
-    """The whole table, one line at a time, on random prompts."""
-    rng = np.random.default_rng(0)
-    for batch in batches:
-        ids = rng.integers(0, model.config.mask_token_id, (batch, prompt_length), dtype=np.int32)
-        for name in recipes:
-            for cache in caches:
-                yield measure(model, ids, name, cache=cache, gen_length=gen_length, repeats=repeats)
-
-
 def _seconds(run: Callable[[], None]) -> float:
     begin = time.perf_counter()
     run()

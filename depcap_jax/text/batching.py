@@ -21,6 +21,9 @@ from depcap_jax.decoding.state import DecodeResult, Status
 SHORTEST_PROMPT = 32
 """The narrowest width: below it a compilation costs more than the padding does."""
 
+_LONGEST_ANSWER = 256
+"""Positions of an answer in the paper."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
@@ -194,6 +197,11 @@ class Batcher:
         if program not in self._compiled:
             prepare(self._model, rows, width, config=self._config, key=keys, trace=trace)
             self._compiled.add(program)
+
+
+def answer_length(context: int) -> int:
+    """Positions of an answer by default: as many as in the paper, but at most half of the context."""
+    return min(_LONGEST_ANSWER, context // 2)
 
 
 def check_key(config: DecodeConfig, key: jax.Array | None) -> jax.Array | None:

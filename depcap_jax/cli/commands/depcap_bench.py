@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 
+import numpy as np
+
+from depcap_jax.checkpoints.loading import load
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import CACHES, RECIPES
+from depcap_jax.inspect.overhead import measure, random_model
+from depcap_jax.text.batching import answer_length
 
-SUMMARY = "divide whole decodes by their own bare forward passes, and by an ideal program's, in one run"
 EXAMPLES = """
   depcap bench                                                # a random yardstick model, 512 wide
   depcap bench --model tiny-llada --prompt-length 64 --gen-length 128 --caches none prefix dual
@@ -33,11 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Prints the table, one line at a time."""
-    from depcap_jax.checkpoints.loading import load
-    from depcap_jax.inspect.overhead import measure_all, random_model
-    from depcap_jax.text.fitting import answer_length
-
+    """Prints the table, one line at a time, on random prompts."""
     for batch in arguments.batches:
         check_integer("--batches", batch, 1)
     check_integer("--repeats", arguments.repeats, 1)
@@ -49,18 +50,14 @@ def run(arguments: argparse.Namespace) -> None:
     check_integer("--gen-length", gen_length, 1, context - prompt_length)
     columns = f"{'recipe':12}{'cache':14}{'batch':>5}{'turns':>7}{'tokens/s':>10}{'whole / bare passes':>21}"
     print(f"{columns}{'/ ideal passes':>16}{'useful':>9}", flush=True)
-    for row in measure_all(
-        model,
-        recipes=tuple(arguments.recipes),
-        caches=tuple(arguments.caches),
-        batches=tuple(arguments.batches),
-        prompt_length=prompt_length,
-        gen_length=gen_length,
-        repeats=arguments.repeats,
-    ):
-        rate = row.tokens / row.seconds
-        print(
-            f"{row.recipe:12}{row.cache:14}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}"
-            f"{row.ideal_ratio:16.3f}{row.useful:9.2f}",
-            flush=True,
-        )
+    rng, repeats = np.random.default_rng(0), arguments.repeats
+    for batch in arguments.batches:
+        ids = rng.integers(0, model.config.mask_token_id, (batch, prompt_length), dtype=np.int32)
+        for recipe, cache in itertools.product(arguments.recipes, arguments.caches):
+            row = measure(model, ids, recipe, cache=cache, gen_length=gen_length, repeats=repeats)
+            rate = row.tokens / row.seconds
+            print(
+                f"{row.recipe:12}{row.cache:14}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}"
+                f"{row.ideal_ratio:16.3f}{row.useful:9.2f}",
+                flush=True,
+            )

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
-from depcap_jax.cli.options import (
-    add_decoder_arguments,
-    add_model_arguments,
-    add_seed_argument,
-    build_config,
-    load_model,
-    sampling_key,
-)
+import jax
 
-if TYPE_CHECKING:
-    from depcap_jax.text.generator import TextGenerator
+from depcap_jax.checkpoints.loading import EMBEDDED
+from depcap_jax.cli.live import show
+from depcap_jax.cli.options import add_generation_arguments, load_generator, sampling_key
+from depcap_jax.cli.terminal import err
+from depcap_jax.text.generator import TextGenerator
 
-SUMMARY = "talk with a model; its answer fills in as it is decoded"
 EXAMPLES = """
   depcap chat                                                        # /clear forgets, /quit or Ctrl-D ends
   depcap chat --model path/to/llada-8b --cache none --gen-length 256
@@ -35,26 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="earlier turns that the model sees; default: all that fit, and none for the embedded models, "
         "which learned single turns",
     )
-    add_seed_argument(parser)
-    add_model_arguments(parser)
-    add_decoder_arguments(parser, cache="dual-margin")
+    add_generation_arguments(parser, cache="dual-margin")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Talks until the input ends."""
-    import jax
-
-    from depcap_jax.checkpoints.loading import EMBEDDED
-    from depcap_jax.cli.live import show
-    from depcap_jax.cli.terminal import err
-    from depcap_jax.text.generator import TextGenerator
-
     if arguments.turns is not None and arguments.turns < 0:
         raise ValueError(f"--turns must be at least 0, got {arguments.turns}")
     turns = 0 if arguments.turns is None and arguments.model in EMBEDDED else arguments.turns
-    model, tokenizer = load_model(arguments)
-    config = build_config(arguments, model, tokenizer)
-    generator = TextGenerator(model, tokenizer, config, chat=True)
+    generator = load_generator(arguments, chat=True)
     key = sampling_key(arguments)
     answers = 0
     said: list[dict[str, str]] = []

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-SUMMARY = "print a shell's completion script"
+import shtab
+
+from depcap_jax.cli import build_parser
+
 EXAMPLES = """
   depcap completion bash > ~/.local/share/bash-completion/completions/depcap
   depcap completion zsh > ~/.zfunc/_depcap          # with ~/.zfunc in fpath
@@ -23,10 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints the script."""
-    import shtab
-
-    from depcap_jax.cli import build_parser
-
     parser = build_parser()
     for action in _actions(parser):
         if action.metavar in _PATHS:

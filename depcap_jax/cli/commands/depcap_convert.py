@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from depcap_jax.checkpoints.conversion import Report
 
-SUMMARY = "convert a PyTorch checkpoint of LLaDA or Dream, or back with --export"
 EXAMPLES = """
   depcap convert GSAI-ML/LLaDA-8B-Instruct path/to/llada-8b --dtype bfloat16 --verify
   depcap convert --export path/to/llada-8b path/to/back-in-pytorch-layout

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.table import Table
 from rich.text import Text
 
-from depcap_jax.checkpoints.storage import DTYPES
-from depcap_jax.cli.options import given_settings, load_model
+from depcap_jax.cli.options import add_model_arguments, given_settings, load_model
+from depcap_jax.cli.terminal import out, table, working
+from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import CACHES, RECIPES
+from depcap_jax.evaluation.decoder import Decoder
+from depcap_jax.evaluation.engine import Run, Subject, evaluate
+from depcap_jax.evaluation.tasks import load_task
+from depcap_jax.tiny import held_out
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from depcap_jax.evaluation.engine import Run
-
-SUMMARY = "decode held-out problems with vanilla and DepCap, side by side"
 EXAMPLES = """
   depcap demo
   depcap demo --model tiny-dream --cache none
@@ -27,13 +27,7 @@ EXAMPLES = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "--model",
-        default="tiny-llada",
-        metavar="M",
-        help="tiny-llada, tiny-dream, or another model that learned the task; default: %(default)s",
-    )
-    parser.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as stored")
+    add_model_arguments(parser)
     parser.add_argument("--problems", type=int, default=16, metavar="N", help="default: %(default)s of 500")
     parser.add_argument(
         "--show", type=int, default=3, metavar="N", help="answers to print; default: %(default)s"
@@ -51,13 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Decodes, prints the answers and the table."""
-    from depcap_jax.cli.terminal import out, working
-    from depcap_jax.decoding.policy import check_integer
-    from depcap_jax.evaluation.decoder import Decoder
-    from depcap_jax.evaluation.engine import Subject, evaluate
-    from depcap_jax.evaluation.tasks import load_task
-    from depcap_jax.tiny import held_out
-
     check_integer("--problems", arguments.problems, 1, len(held_out()))
     check_integer("--show", arguments.show, 0)
     task = load_task("tiny", limit=arguments.problems)
@@ -79,15 +66,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _show(name: str, record: Mapping[str, Any]) -> None:
-    from depcap_jax.cli.terminal import out, verdict
-
-    out.print(Text(f"  {name}, {record['nfe']} passes: ", "dim") + verdict(record["right"] == 1))
+    verdict = Text("right", "green") if record["right"] == 1 else Text("wrong", "red")
+    out.print(Text(f"  {name}, {record['nfe']} passes: ", "dim") + verdict)
     out.print(Text("\n".join(f"    {line}" for line in record["answer"].splitlines())))
 
 
 def _summary(runs: Mapping[str, Run]) -> Table:
-    from depcap_jax.cli.terminal import table
-
     made = table("recipe", "right", "passes per answer", "tokens/s", "speed-up")
     first = next(iter(runs.values())).summary["tokens_per_second"]
     for name, evaluated in runs.items():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings
+from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, chosen_decoder
+from depcap_jax.cli.reports import prepare, run_all
 from depcap_jax.cli.task_options import add_task_arguments
 
-SUMMARY = "how right and how fast a decoder is on a task"
 EXAMPLES = """
   depcap eval --recipe depcap --cache dual
   depcap eval --model M --task gsm8k --data FOLDER --limit 100
@@ -25,11 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluates, prints one line of a table and writes the run's JSON file."""
-    from depcap_jax.cli.reports import prepare, run_all
-    from depcap_jax.evaluation.decoder import Decoder
-    from depcap_jax.text.fitting import answer_length
-
     subject, task = prepare(arguments)
-    settings = {"gen_length": answer_length(subject.model.config.max_length), **given_settings(arguments)}
-    (done,) = run_all(subject, task, [Decoder(arguments.recipe, settings)], Path(arguments.out))
+    decoder = chosen_decoder(arguments, subject.model)
+    (done,) = run_all(subject, task, [decoder], Path(arguments.out))
     print(f"\n{done.path}")

@@ -7,23 +7,15 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from depcap_jax.cli.options import (
-    add_decoder_arguments,
-    add_model_arguments,
-    add_seed_argument,
-    build_config,
-    load_model,
-    sampling_key,
-)
+import jax
 
-if TYPE_CHECKING:
-    import jax
+from depcap_jax.cli.live import show
+from depcap_jax.cli.options import add_generation_arguments, load_generator, sampling_key
+from depcap_jax.cli.terminal import working
+from depcap_jax.decoding.state import DecodeError, Status
+from depcap_jax.text.generator import Reply, TextGenerator
 
-    from depcap_jax.text.generator import Reply, TextGenerator
-
-SUMMARY = "answer prompts"
 EXAMPLES = """
   depcap generate "Ann has 12 apples. Ann buys 3. How many apples does Ann have?"
   depcap generate "Shuffle these: cat, dog, owl, pig." --recipe confidence --threshold 0.5 --stats
@@ -49,30 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="show each answer as it is decoded")
     parser.add_argument("--raw", action="store_true", help="bare text, without a chat template")
     parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="default: %(default)s")
-    add_seed_argument(parser)
-    add_model_arguments(parser)
-    add_decoder_arguments(parser)
+    add_generation_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Answers them."""
-    import jax
-
-    from depcap_jax.cli.live import show
-    from depcap_jax.text.generator import TextGenerator
-
     if arguments.watch and (arguments.json or arguments.stats):
         raise ValueError("--watch shows each pass to people: leave out --json and --stats")
     prompts = read_prompts(arguments)
-    model, tokenizer = load_model(arguments)
-    generator = TextGenerator(
-        model,
-        tokenizer,
-        build_config(arguments, model, tokenizer),
-        batch_size=arguments.batch_size,
-        chat=False if arguments.raw else None,
-        progress=None,
-    )
+    chat = False if arguments.raw else None
+    generator = load_generator(arguments, batch_size=arguments.batch_size, chat=chat, progress=None)
     key = sampling_key(arguments)
     if arguments.watch:
         for index, prompt in enumerate(prompts):
@@ -110,9 +88,6 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
 def _answer(
     generator: TextGenerator, prompts: Sequence[str], key: jax.Array, arguments: argparse.Namespace
 ) -> None:
-    from depcap_jax.cli.terminal import working
-    from depcap_jax.decoding.state import DecodeError, Status
-
     with working("compiling"):
         compiling = generator.prepare(prompts)
     replies = generator.run(prompts, key=key)

@@ -9,9 +9,8 @@ from typing import Any
 from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.cli.options import DEFAULT_MODEL
 from depcap_jax.decoding.recipes import CACHES, recipe
-from depcap_jax.text.fitting import answer_length
+from depcap_jax.text.batching import answer_length
 
-SUMMARY = "tell what a model is, its sizes, and the memory it needs"
 EXAMPLES = """
   depcap info
   depcap info --model path/to/llada-8b --batch 8 --prompt-length 1024 --gen-length 256 --cache dual

@@ -11,7 +11,9 @@ import json
 import sys
 from collections.abc import Sequence
 
-SUMMARY = "lm-eval's own command line, with the model `depcap` and the tasks `depcap_*` in it"
+from depcap_jax.evaluation.harness.benchmarks import TASK_FOLDER, require_lm_eval
+from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
+
 EXAMPLES = """
   depcap lm-eval --model depcap --model_args pretrained=M,recipe=depcap,cache=dual --tasks depcap_gsm8k
   depcap lm-eval --model depcap --model_args pretrained=M --tasks depcap_math500 --data FOLDER
@@ -35,8 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Registers the model and hands over to lm-eval."""
-    from depcap_jax.evaluation.harness.benchmarks import require_lm_eval
-
     require_lm_eval()
     from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]  # an extra
 
@@ -57,9 +57,6 @@ def lm_eval_arguments(words: Sequence[str]) -> list[str]:
     Raises:
       ValueError: if one of ours would have no effect, or code would be run without permission.
     """
-    from depcap_jax.evaluation.harness.benchmarks import TASK_FOLDER
-    from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
-
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data")
     parser.add_argument("--include_path")

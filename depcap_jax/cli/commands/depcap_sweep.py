@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, given_settings
+from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, chosen_decoder
+from depcap_jax.cli.reports import prepare, run_all, write_reports
 from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments, parse_vary
+from depcap_jax.evaluation.figures import plot_sweep
+from depcap_jax.evaluation.grid import appendix, sweep_decoders
 
-SUMMARY = "a decoder with one setting varied at a time: the paper's appendix"
 EXAMPLES = """
   depcap sweep --vary tau_low=0.5,0.65,0.8,0.9
   depcap sweep --vary lambda=0.6,1.2 --vary gamma=-8,-16,-24 --cache dual
@@ -33,24 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluates value by value and writes the table and one panel per setting."""
-    from depcap_jax.cli.reports import prepare, report_stem, run_all, write_reports
-    from depcap_jax.evaluation.decoder import Decoder
-    from depcap_jax.evaluation.figures import plot_sweep, require_matplotlib
-    from depcap_jax.evaluation.grid import appendix, sweep_decoders
-    from depcap_jax.text.fitting import answer_length
-
-    if not arguments.no_plots:
-        require_matplotlib()
     varied = parse_vary(arguments.vary or [], arguments.recipe)
     subject, task = prepare(arguments)
     varied = varied or appendix(arguments.recipe, subject.model.config.max_length)
-    settings = {"gen_length": answer_length(subject.model.config.max_length), **given_settings(arguments)}
-    lines = sweep_decoders(Decoder(arguments.recipe, settings), varied)
+    lines = sweep_decoders(chosen_decoder(arguments, subject.model), varied)
     runs = run_all(subject, task, [decoder for _, _, decoder in lines], Path(arguments.out))
     done = [(name, value, run) for (name, value, _), run in zip(lines, runs, strict=True)]
-    title = (
-        f"{arguments.recipe}: {Path(arguments.model).name}, {arguments.task}, {len(task.problems)} problems"
-    )
-    plot = None if arguments.no_plots else lambda: plot_sweep(done, title)
-    stem = report_stem(arguments, f"sweep-{arguments.recipe}-{'-'.join(varied)}")
-    write_reports(runs, stem, plot)
+    name, recipe = f"sweep-{arguments.recipe}-{'-'.join(varied)}", arguments.recipe
+    write_reports(arguments, name, runs, lambda title: plot_sweep(done, f"{recipe}: {title}"))

@@ -6,10 +6,13 @@ import argparse
 from pathlib import Path
 
 from depcap_jax.cli.options import add_model_arguments
+from depcap_jax.cli.reports import prepare, run_all, write_reports
 from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments
 from depcap_jax.decoding.recipes import CACHES, RECIPES
+from depcap_jax.evaluation.figures import plot_table
+from depcap_jax.evaluation.grid import table_decoders
+from depcap_jax.text.batching import answer_length
 
-SUMMARY = "the paper's Table 1: every decoder on one task"
 EXAMPLES = """
   depcap table
   depcap table --model tiny-dream --limit 200 --caches none prefix dual
@@ -33,13 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluates line by line and writes the table and its plot."""
-    from depcap_jax.cli.reports import prepare, report_stem, run_all, write_reports
-    from depcap_jax.evaluation.figures import plot_table, require_matplotlib
-    from depcap_jax.evaluation.grid import table_decoders
-    from depcap_jax.text.fitting import answer_length
-
-    if not arguments.no_plots:
-        require_matplotlib()
     subject, task = prepare(arguments)
     gen_length = arguments.gen_length
     decoders = table_decoders(
@@ -52,6 +48,4 @@ def run(arguments: argparse.Namespace) -> None:
         if absent:
             raise ValueError(f"the paper's table has no line with the recipe {', '.join(sorted(absent))}")
     runs = run_all(subject, task, decoders, Path(arguments.out))
-    title = f"{Path(arguments.model).name}, {arguments.task}, {len(task.problems)} problems"
-    plot = None if arguments.no_plots else lambda: plot_table(runs, title)
-    write_reports(runs, report_stem(arguments, "table"), plot)
+    write_reports(arguments, "table", runs, lambda title: plot_table(runs, title))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
-from depcap_jax.cli.options import (
-    add_decoder_arguments,
-    add_model_arguments,
-    add_seed_argument,
-    build_config,
-    load_model,
-    sampling_key,
-)
+from depcap_jax.cli.options import add_generation_arguments, chosen_decoder, load_model, sampling_key
+from depcap_jax.cli.terminal import working
 from depcap_jax.decoding.recipes import RECIPES
+from depcap_jax.decoding.state import DecodeError, Status
+from depcap_jax.inspect.viewer import save
+from depcap_jax.text.generator import TextGenerator
 
-SUMMARY = "write a web page that plays a decode, pass by pass"
 EXAMPLES = """
   depcap trace "Shuffle these: cat, dog, owl, pig." -o trace.html
   depcap trace "Write code: add 3, times 2." --compare vanilla -o trace.html       # two recipes side by side
@@ -29,35 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="F", help="the page, an .html file")
     parser.add_argument("--compare", choices=RECIPES, help="a second recipe beside it, with default settings")
     parser.add_argument("--raw", action="store_true", help="bare text, without a chat template")
-    add_seed_argument(parser)
-    add_model_arguments(parser)
-    add_decoder_arguments(parser)
+    add_generation_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Decodes with the trace on and writes the page."""
-    from pathlib import Path
-
-    from depcap_jax.cli.terminal import working
-    from depcap_jax.decoding.state import DecodeError, Status
-    from depcap_jax.inspect.viewer import save
-    from depcap_jax.text.generator import TextGenerator
-
     page = Path(arguments.output)
     if not page.parent.is_dir():  # better said now than after the decode
         raise ValueError(f"there is no folder {page.parent} to write {page} into")
     if page.is_dir() or not os.access(page if page.exists() else page.parent, os.W_OK):
         raise ValueError(f"{page} is a folder or cannot be written")
     model, tokenizer = load_model(arguments)
-    config = build_config(arguments, model, tokenizer)
-    decoders = {arguments.recipe: config}
+    chosen = {arguments.recipe: arguments}
     if arguments.compare:
-        plain = argparse.Namespace(cache=arguments.cache, gen_length=config.gen_length)
         name = arguments.compare if arguments.compare != arguments.recipe else f"{arguments.compare}, default"
-        decoders[name] = build_config(plain, model, tokenizer, arguments.compare)
+        shared = {"cache": arguments.cache, "gen_length": arguments.gen_length}
+        chosen[name] = argparse.Namespace(recipe=arguments.compare, **shared)
     replies = {}
-    for name, decoder in decoders.items():
-        generator = TextGenerator(model, tokenizer, decoder, chat=False if arguments.raw else None)
+    for name, options in chosen.items():
+        decoder = chosen_decoder(options, model)
+        config = decoder.build(tokenizer, predicts_next=model.config.predicts_next)
+        generator = TextGenerator(model, tokenizer, config, chat=False if arguments.raw else None)
         with working(f"decoding with {name}"):
             (replies[name],) = generator.run([arguments.prompt], key=sampling_key(arguments), trace=True)
         if replies[name].status != Status.OK:

@@ -22,9 +22,8 @@ from depcap_jax.decoding.state import Status
 from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.harness.likelihood import Estimate, Pair, are_greedy, log_likelihoods
 from depcap_jax.evaluation.scoring.answers import cut_at
-from depcap_jax.text.batching import Batcher, Decoded
+from depcap_jax.text.batching import Batcher, Decoded, answer_length
 from depcap_jax.text.codec import Codec, require_tokenizer
-from depcap_jax.text.fitting import answer_length
 
 _log = logging.getLogger("lm_eval.depcap")  # below the logger that its command line configures
 
