@@ -6,7 +6,9 @@ waits for what they do not need.
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -95,43 +97,21 @@ if TYPE_CHECKING:
     )
     from depcap_jax.text.infill import Infilled as Infilled
 
-_HOMES = {
-    "": "evaluation tiny",
-    "checkpoints.errors": "CheckpointError",
-    "checkpoints.loading": "load save",
-    "decoding.compute": "numerics",
-    "decoding.caching": "Cache DualCache NoCache Pass PrefixCache",
-    "decoding.generate": "generate generate_canvas prepare start",
-    "decoding.loop": "Turn decode decode_step finish init_state is_live swap_rows",
-    "decoding.model": "DiffusionLM",
-    "decoding.partition": "AdaBlocks DepGABlocks FixedBlocks Lengths Partition",
-    "decoding.policy": "policy setting",
-    "decoding.compute.prediction": "Prediction Reads Sampling",
-    "decoding.recipes": (
-        "RECIPES DecodeConfig adablock cap confidence depcap depga factor recipe recipe_settings vanilla"
-    ),
-    "decoding.recording": "Trace",
-    "decoding.select": "ConfidenceThreshold ConflictFree FactorThreshold Select TopOne",
-    "decoding.state": "DecodeError DecodeResult DecodeState Status raise_for_status",
-    "decoding.stream": "Snapshot stream",
-    "inspect": "memory plots viewer",
-    "inspect.replay": "Replay replay",
-    "models.config": "ModelConfig",
-    "models.transformer": "Transformer stack_layers unstack_layers",
-    "text.generator": "Partial RepliesError Reply TextGenerator",
-    "text.infill": "Infilled",
+_HOME_OF = {
+    alias.name: str(node.module)
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("depcap_jax")
+    for alias in node.names
 }
-"""Where each public name lives; it is a module of that room, or something in that module."""
+"""Where each public name lives, read off the imports above: a module of that room, or something in it."""
 
-_HOME_OF = {name: room for room, names in _HOMES.items() for name in names.split()}
-
-__all__ = sorted(_HOME_OF)  # type: ignore[reportUnsupportedDunderAll]  # the imports above say the same
+__all__ = sorted(_HOME_OF)  # type: ignore[reportUnsupportedDunderAll]  # the imports say the same
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = ".".join(filter(None, (__name__, _HOME_OF[name])))
+    home = _HOME_OF[name]
     value = getattr(importlib.import_module(home), name, None) if home != __name__ else None
     if value is None:
         value = importlib.import_module(f"{home}.{name}")

@@ -11,8 +11,8 @@ import ctypes
 import errno
 import fcntl
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,14 +63,14 @@ def published_folder(target: Path, *, replace: bool) -> Iterator[Path]:
     made = _make_parents(target.parent)
     try:
         _remove_stale(target)
-        work = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+        work = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
+        work.mkdir()
     except OSError as error:
         _remove_empty(made)
         raise CheckpointError(f"cannot write in {target.parent}: {error.strerror}") from None
     try:
         with _locked(work):
             yield work
-            work.chmod(0o777 & ~_umask())  # mkdtemp makes it private
             _put_in_place(work, target, replace=replace)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
@@ -159,9 +159,3 @@ def _exchange(work: Path, target: Path) -> None:
         aside.rename(target)
         raise
     aside.rename(work)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

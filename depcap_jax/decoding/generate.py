@@ -110,11 +110,9 @@ def prepare(
     trace: bool = False,
 ) -> None:
     """Compiles what `generate` needs for prompts of shape [batch, width], and decodes nothing."""
-    config = _checked(config)
-    # Rows with a bad length never come alive, so the loop ends before its first pass.
-    nobody, prompts = np.full(batch, -1, np.int32), np.zeros((batch, width), np.int32)
-    keys = row_keys(key, batch, config)
-    jax.block_until_ready(_generate(model, prompts, nobody, as_data(config), keys, trace))
+    # Rows with a bad length, which is left to the status, never come alive: no pass is made.
+    nobody, prompts = jax.device_put(np.full(batch, -1, np.int32)), np.zeros((batch, width), np.int32)
+    jax.block_until_ready(generate(model, prompts, nobody, config=config, key=key, trace=trace))
 
 
 def start(

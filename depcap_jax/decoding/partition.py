@@ -37,7 +37,7 @@ class Partition(Protocol):
         ...
 
     def init(self, batch: int, gen_length: int) -> Any:
-        """Its memory before the first block: a pytree whose leaves begin with the batch axis; None by default."""
+        """Its memory before the first block: None, or a pytree whose leaves begin with the batch axis."""
 
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: Any

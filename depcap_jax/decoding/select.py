@@ -22,7 +22,7 @@ class Select(Protocol):
     """
 
     def init(self, batch: int, gen_length: int) -> Any:
-        """Its memory before the first pass: a pytree whose leaves begin with the batch axis; None by default."""
+        """Its memory before the first pass: None, or a pytree whose leaves begin with the batch axis."""
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: Any

@@ -173,14 +173,6 @@ def run_name(identity: Mapping[str, Any]) -> str:
     return "-".join([*(identity[part] for part in ("task", "recipe", "cache")), fingerprint(identity)[:12]])
 
 
-def without_timing(content: Any) -> Any:
-    """A run's JSON content without what differs from one execution to the next."""
-    timing = ("seconds", "tokens_per_second", "compile_seconds")
-    if isinstance(content, Mapping):
-        return {key: without_timing(value) for key, value in content.items() if key not in timing}
-    return [without_timing(value) for value in content] if isinstance(content, list) else content
-
-
 def _fill(
     records: Records,
     subject: Subject,

@@ -70,10 +70,10 @@ def decode_map(
     done = np.flatnonzero(decode.commit_step[:width])
     dots = {"s": 14, "facecolor": "white", "edgecolor": _INK, "linewidths": 0.7}
     axes.scatter(done, decode.commit_step[done], gid="commits", zorder=3, **dots)
-    for number, block in enumerate(decode.blocks):
-        last = _last_pass(decode, number)
+    following = [*(block.first_pass for block in decode.blocks[1:]), decode.nfe + 1]
+    for block, next_pass in zip(decode.blocks, following, strict=True):
         corner = (block.start - 0.5, block.first_pass - 0.5)
-        size = (block.size, last - block.first_pass + 1)
+        size = (block.size, next_pass - block.first_pass)
         axes.add_patch(plt.Rectangle(corner, *size, fill=False, edgecolor=_INK, linewidth=1.0, gid="block"))
     axes.set_ylabel("forward pass")
     _label_positions(axes, decode, tokenizer, 0, width)
@@ -227,12 +227,6 @@ def _decoded(result: DecodeResult, row: int) -> Replay:
     if decode.nfe == 0:
         raise ValueError(f"row {row} was not decoded: it took no forward pass")
     return decode
-
-
-def _last_pass(decode: Replay, number: int) -> int:
-    """The last pass inside a block."""
-    following = decode.blocks[number + 1 : number + 2]
-    return following[0].first_pass - 1 if following else decode.nfe
 
 
 def _label_positions(

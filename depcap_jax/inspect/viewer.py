@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depcap_jax.decoding.state import DecodeResult
-from depcap_jax.inspect.replay import Block, Replay, replay
+from depcap_jax.inspect.replay import Replay, replay
 from depcap_jax.text.spelling import spell, token_text
 
 if TYPE_CHECKING:
@@ -117,7 +117,11 @@ def _run(decode: Replay, name: str, tokenizer: PreTrainedTokenizerBase | None) -
             [[index[token], chance] for token, chance in zip(ids, _numbers(p), strict=True) if token >= 0]
             for ids, p in zip(alternatives.tolist(), chances, strict=True)
         ],
-        "blocks": [_block(decode, block) for block in decode.blocks],
+        "blocks": [
+            vars(block)
+            | {"curves": {name: _numbers(told) for name, told in decode.partition_signals(block).items()}}
+            for block in decode.blocks
+        ],
         "passes": [_pass(decode, step) for step in range(1, decode.nfe + 1)],
         "given": np.flatnonzero(~(decode.guess[:, :reach] >= 0).any(axis=0)).tolist(),
         "guesses": guesses,
@@ -134,11 +138,6 @@ def _pack(decode: Replay, index: dict[int, int]) -> tuple[str, int]:
     packed["token"] = [index[token] for token in decode.guess[there].tolist()]
     packed["confidence"] = np.round(255 * np.nan_to_num(decode.confidence[there]))
     return base64.b64encode(packed.tobytes()).decode(), size
-
-
-def _block(decode: Replay, block: Block) -> dict[str, Any]:
-    curves = {name: _numbers(numbers) for name, numbers in decode.partition_signals(block).items()}
-    return {"start": block.start, "size": block.size, "first_pass": block.first_pass, "curves": curves}
 
 
 def _pass(decode: Replay, step: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import jax.monitoring
 import numpy as np
 import pytest
+from timings import without_timing
 
 from depcap_jax.checkpoints.loading import load
 from depcap_jax.cli import build_parser
@@ -23,7 +24,7 @@ from depcap_jax.decoding.policy import policy
 from depcap_jax.decoding.select import ConflictFree
 from depcap_jax.evaluation import engine
 from depcap_jax.evaluation.decoder import Decoder
-from depcap_jax.evaluation.engine import Run, Subject, evaluate, identify, run_name, without_timing
+from depcap_jax.evaluation.engine import Run, Subject, evaluate, identify, run_name
 from depcap_jax.evaluation.tasks import Problem, Task, load_task
 from depcap_jax.text.batching import Batcher
 from depcap_jax.text.generator import TextGenerator

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
+from timings import without_timing
 
 import depcap_jax as dc
 from depcap_jax.checkpoints.conversion import convert
 from depcap_jax.checkpoints.huggingface.export import export
 from depcap_jax.checkpoints.loading import EMBEDDED
 from depcap_jax.evaluation.decoder import Decoder
-from depcap_jax.evaluation.engine import Run, Subject, evaluate, without_timing
+from depcap_jax.evaluation.engine import Run, Subject, evaluate
 from depcap_jax.evaluation.tasks import Task, load_task
 from depcap_jax.models.parameters import get_leaves
 from depcap_jax.tiny import held_out

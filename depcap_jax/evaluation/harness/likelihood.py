@@ -22,6 +22,7 @@ from depcap_jax.decoding.generate import generate_canvas
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import recipe
+from depcap_jax.text.batching import at_least, doubling
 
 _T = TypeVar("_T")
 
@@ -131,14 +132,8 @@ def _masks(pair: Pair, samples: int, seed: int) -> Iterator[np.ndarray]:
 
 def _shape(pair: Pair, model: DiffusionLM) -> tuple[int, int]:
     """The canvas and the target's width that a pair is padded to: doubling, so that compilations are few."""
-    canvas = min(_doubled(pair.length, _SHORTEST_CANVAS), model.config.max_length)
-    return canvas, min(_doubled(len(pair.target), _SHORTEST_TARGET), canvas)
-
-
-def _doubled(length: int, width: int) -> int:
-    while width < length:
-        width *= 2
-    return width
+    canvas = at_least(pair.length, doubling(_SHORTEST_CANVAS, model.config.max_length))
+    return canvas, at_least(len(pair.target), doubling(_SHORTEST_TARGET, canvas))
 
 
 def _alike(
