@@ -1,4 +1,4 @@
-"""One bidirectional transformer, configured as LLaDA or as Dream."""
+"""One bidirectional transformer, configured as LLaDA, as Dream or as another of its layouts."""
 
 from depcap_jax.models.config import ConfigError, ModelConfig
 from depcap_jax.models.layers import KeyValues

@@ -1,4 +1,4 @@
-"""The sizes and ids of a model, in one vocabulary for both families."""
+"""The sizes and ids of a model, in one vocabulary for all families."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from depcap_jax.models.quantization import BITS, Bits
 
-Family = Literal["llada", "dream"]
+Family = Literal["llada", "dream", "illada", "qwen2", "qwen3"]
 
 
 class ConfigError(ValueError):
@@ -17,7 +17,7 @@ class ConfigError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The sizes and ids of one bidirectional transformer; LLaDA and Dream are two of these."""
+    """The sizes and ids of one bidirectional transformer; LLaDA, Dream and the others are such."""
 
     family: Family
     """Whose layout the checkpoint has."""
@@ -46,6 +46,8 @@ class ModelConfig:
     """Any of these ends an answer."""
     predicts_next: bool
     """True if the output at position i speaks of position i + 1 (Dream), False if of i itself."""
+    qk_norm: bool = False
+    """Whether queries and keys are normed, head by head, before they are rotated (Qwen3)."""
     quantize: Bits | None = None
     """How embedding, head and the layers' matrices are kept: in few bits, or None for the model's dtype."""
 
@@ -61,6 +63,9 @@ class ModelConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise ConfigError(f"{name} must be a positive number, got {value!r}")
+        for name in ("qkv_bias", "tie_embeddings", "predicts_next", "qk_norm"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, got {value!r}")
         if self.quantize not in (None, *BITS):
             raise ConfigError(f"quantize must be one of {', '.join(BITS)} or None, got {self.quantize!r}")
         if self.num_heads % self.num_kv_heads:
@@ -82,11 +87,12 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
         """The inverse of `to_dict`; raises `ConfigError` on missing or unknown names."""
-        known = {field.name: field.default for field in dataclasses.fields(cls)}
-        if unknown := sorted(set(fields) - set(known)):
+        declared = dataclasses.fields(cls)
+        known = {field.name for field in declared}
+        needed = {field.name for field in declared if field.default is dataclasses.MISSING}
+        if unknown := sorted(set(fields) - known):
             raise ConfigError(f"unknown model config field {unknown[0]!r}; known: {', '.join(sorted(known))}")
-        required = {name for name, default in known.items() if default is dataclasses.MISSING}
-        if missing := sorted(required - set(fields)):
+        if missing := sorted(needed - set(fields)):
             raise ConfigError(f"model config field {missing[0]!r} is missing")
         return cls(**{**fields, "eos_token_ids": tuple(fields["eos_token_ids"])})
 

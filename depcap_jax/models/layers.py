@@ -136,9 +136,9 @@ def read_matrix(values: nnx.Param[jax.Array], scale: nnx.Param[jax.Array] | None
 class RMSNorm(nnx.Module):
     """x / rms(x), computed in float32, cast back, then scaled."""
 
-    def __init__(self, config: ModelConfig, *, dtype: DTypeLike):
-        self.eps = config.norm_eps
-        self.scale = nnx.Param(jnp.ones((config.width,), dtype))
+    def __init__(self, size: int, eps: float, *, dtype: DTypeLike):
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((size,), dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalises the last axis."""
@@ -265,17 +265,20 @@ class Attention(nnx.Module):
         self.k = linear(config.width, kv_size, bias=config.qkv_bias)
         self.v = linear(config.width, kv_size, bias=config.qkv_bias)
         self.o = linear(q_size, config.width)
+        self.q_norm = RMSNorm(config.head_dim, config.norm_eps, dtype=dtype) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.norm_eps, dtype=dtype) if config.qk_norm else None
 
     def __call__(
         self, x: jax.Array, queries: Queries, cache: KeyValues | None, layer: jax.Array | None
     ) -> tuple[jax.Array, KeyValues | None]:
         """Mixes x [B, Q, D] with what the queries may see; returns the updated cache too."""
 
-        def heads(y: jax.Array, count: int) -> jax.Array:
-            return y.reshape(*y.shape[:2], count, self.config.head_dim)
+        def heads(y: jax.Array, count: int, norm: RMSNorm | None = None) -> jax.Array:
+            y = y.reshape(*y.shape[:2], count, self.config.head_dim)
+            return y if norm is None else norm(y)
 
-        q = queries.rotation(heads(self.q(x), self.config.num_heads))
-        k = queries.rotation(heads(self.k(x), self.config.num_kv_heads))
+        q = queries.rotation(heads(self.q(x), self.config.num_heads, self.q_norm))
+        k = queries.rotation(heads(self.k(x), self.config.num_kv_heads, self.k_norm))
         v = heads(self.v(x), self.config.num_kv_heads)
         if cache is not None:
             cache = cache.write(k, v, queries.start, queries.write, layer, queries.rows)
@@ -313,9 +316,9 @@ class Block(nnx.Module):
     """One pre-norm layer."""
 
     def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.attn_norm = RMSNorm(config, dtype=dtype)
+        self.attn_norm = RMSNorm(config.width, config.norm_eps, dtype=dtype)
         self.attn = Attention(config, dtype=dtype, rngs=rngs)
-        self.ff_norm = RMSNorm(config, dtype=dtype)
+        self.ff_norm = RMSNorm(config.width, config.norm_eps, dtype=dtype)
         self.ff = FeedForward(config, dtype=dtype, rngs=rngs)
 
     def __call__(

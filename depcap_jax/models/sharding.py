@@ -32,6 +32,8 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "attn.q.bias": ("heads",),
     "attn.k.bias": ("kv_heads",),
     "attn.v.bias": ("kv_heads",),
+    "attn.q_norm.scale": (None,),
+    "attn.k_norm.scale": (None,),
     "ff.gate.kernel": (None, "ff"),
     "ff.up.kernel": (None, "ff"),
     "ff.down.kernel": ("ff", None),

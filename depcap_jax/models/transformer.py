@@ -1,4 +1,4 @@
-"""The bidirectional transformer behind LLaDA and Dream.
+"""The bidirectional transformer behind LLaDA, Dream and the diffusion models in Qwen's layouts.
 
 Axis letters: B rows, Q query positions, T canvas positions, D width, V embedding rows, N chosen tokens.
 """
@@ -51,7 +51,7 @@ class Transformer(nnx.Module):
         self.layers: nnx.List[Block] | Block = nnx.List(
             [Block(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
         )
-        self.norm = RMSNorm(config, dtype=dtype)
+        self.norm = RMSNorm(config.width, config.norm_eps, dtype=dtype)
         self.head, self.head_scale = (
             (None, None)
             if config.tie_embeddings
