@@ -53,6 +53,67 @@ DREAM_7B = {
     "pad_token_id": 151643,
     "mask_token_id": 151666,
 }
+# Its card has the sizes, its code the names.
+ILLADA_8B = {
+    "model_type": "illada",
+    "architectures": ["ILLaDAForCausalLM"],
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "vocab_size": 155136,
+    "max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "eos_token_id": 2,
+    "pad_token_id": 1,
+}
+# That of Qwen2.5-Coder-0.5B, from which Open-dCoder and a diffusion model of dllm were made.
+QWEN2_05B = {
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 896,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 24,
+    "intermediate_size": 4864,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 32768,
+    "use_sliding_window": False,
+    "tie_word_embeddings": True,
+    "eos_token_id": 151643,
+}
+# That of Qwen3-0.6B.
+QWEN3_06B = {
+    "model_type": "a2d-qwen3",
+    "architectures": ["A2DQwen3LMHeadModel"],
+    "attention_bias": False,
+    "hidden_size": 1024,
+    "head_dim": 128,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 28,
+    "intermediate_size": 3072,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000.0,
+    "rope_scaling": None,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "eos_token_id": 151645,
+}
+
+# What the golden checkpoints' own files do not tell.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "illada": {"mask_token_id": 5},
+    "qwen2": {"mask_token_id": 5, "predicts_next": True},
+    "qwen3": {},
+}
 
 
 def golden_config(family: str) -> dict[str, Any]:
@@ -64,7 +125,7 @@ def golden_tensors(family: str) -> Tensors:
 
 
 def golden_forward(family: str) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids, and the logits that the authors' PyTorch model gives."""
+    """Token ids, and the logits that the PyTorch model gives."""
     forward = load_file(GOLDEN / family / "forward.safetensors")
     return forward["input_ids"], forward["logits"]
 

@@ -63,6 +63,8 @@ def convert(
     *,
     dtype: str | None = None,
     quantize: Bits | None = None,
+    mask_token_id: int | None = None,
+    predicts_next: bool | None = None,
     overwrite: bool = False,
     verify: bool = False,
     progress: Progress | None = None,
@@ -75,6 +77,9 @@ def convert(
       target: the folder to make.
       dtype: float32, bfloat16 or float16; None keeps that of the source (of a mixed one, float32).
       quantize: "int8" or "int4", as for `load`: the matrices are stored in so many bits.
+      mask_token_id: the id that stands for an open position, where the source does not tell it, or in place
+        of what it tells.
+      predicts_next: the same, of whether the output at a position predicts the one after it.
       overwrite: replaces a checkpoint at `target`, at the end and in one step.
       verify: reads everything back before the target appears, and compares it with the source bit by bit.
       progress: called after each tensor.
@@ -88,7 +93,12 @@ def convert(
     here = Path(source) if os.path.exists(source) else None
     place = check_target(Path(target), overwrite=overwrite, kind=KIND, marker=MANIFEST, source=here)
     located = locate(source)
-    weights = HuggingFaceSource(located.folder)
+    weights = HuggingFaceSource(
+        located.folder,
+        repository=located.repository,
+        mask_token_id=mask_token_id,
+        predicts_next=predicts_next,
+    )
     dtype = dtype or weights.dtype
     parameters = sum(math.prod(weights.shape(leaf)) for leaf in weights.leaves)
     config = with_bits(weights.config, quantize)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from depcap_jax.checkpoints.devices import choose_dtype, has_fused_attention
 from depcap_jax.checkpoints.dtypes import cast_floats, common_dtype, dtype_name, with_bits
 from depcap_jax.checkpoints.errors import CheckpointError
-from depcap_jax.checkpoints.hub import locate
+from depcap_jax.checkpoints.hub import Location, locate
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, TOKENIZER, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
@@ -56,6 +56,8 @@ def load(
     mesh: Mesh | None = None,
     scan_layers: bool | None = None,
     fused_attention: bool | None = None,
+    mask_token_id: int | None = None,
+    predicts_next: bool | None = None,
 ) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
     """The model and the tokenizer of a converted folder, or of a Hugging Face folder or repository directly.
 
@@ -76,6 +78,9 @@ def load(
         in full at once.
       fused_attention: attention by cuDNN's fused kernel, which writes no scores to memory; for NVIDIA GPUs
         from Ampere on, in bfloat16 or float16. None: where that holds.
+      mask_token_id: the id that stands for an open position, for a checkpoint whose files do not tell it, or
+        in place of what they tell.
+      predicts_next: the same, of whether the output at a position predicts the one after it.
 
     Returns:
       The model, and None in place of a tokenizer that the folder does not have.
@@ -85,7 +90,8 @@ def load(
         lacks the dtype that is asked for; or if the weights are kept in other bits already.
       ValueError: if attention is to be fused where it cannot be.
     """
-    source = open_checkpoint(path)
+    hints = {"mask_token_id": mask_token_id, "predicts_next": predicts_next}
+    source = open_checkpoint(path, **hints)
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
     stored = "float32" if str(path) in EMBEDDED else source.dtype
     name = choose_dtype(None if dtype is None else dtype_name(dtype), stored, device)
@@ -133,21 +139,22 @@ def save(
             tokenizer.save_pretrained(work / TOKENIZER)
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> WeightSource:
-    """A checkpoint's config, with its weights still on disk; `path` as for `load`.
+def open_checkpoint(path: str | os.PathLike[str], **hints: Any) -> WeightSource:
+    """A checkpoint's config, with its weights still on disk; `path` and `hints` as for `load`.
 
     Raises:
       CheckpointError: if the path is no checkpoint, or a contradictory one.
     """
-    folder = EMBEDDED.get(str(path)) or locate(path).folder
+    embedded = EMBEDDED.get(str(path))
+    folder, repository, _ = Location(embedded) if embedded else locate(path)
     if is_stored(folder):
-        return StoredCheckpoint(folder)
+        return StoredCheckpoint(folder, **hints)
     # PyTorch's layouts, only if they are met.
     from depcap_jax.checkpoints.huggingface.files import is_hugging_face_folder
     from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
 
     if is_hugging_face_folder(folder):
-        return HuggingFaceSource(folder)
+        return HuggingFaceSource(folder, repository=repository, **hints)
     raise CheckpointError(
         f"{folder} is no checkpoint: neither {MANIFEST} (a converted one) nor config.json "
         "(one from Hugging Face) is in it"

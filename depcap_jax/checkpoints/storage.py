@@ -44,16 +44,22 @@ def is_stored(folder: Path) -> bool:
 
 
 class StoredCheckpoint:
-    """A converted checkpoint: its manifest read and checked, its parameters still on disk."""
+    """A converted checkpoint: its manifest read and checked, its parameters still on disk.
 
-    def __init__(self, folder: Path):
+    Args:
+      folder: what was converted or saved.
+      hints: fields of the config that are not None take the place of the manifest's.
+    """
+
+    def __init__(self, folder: Path, **hints: Any):
         self.folder = folder
         self.tokenizer_folder = folder / TOKENIZER
         manifest = _read_manifest(folder)
         self.dtype: str = manifest["dtype"]
         self._fingerprints: Mapping[str, int] = manifest["fingerprints"]
         try:
-            self.config = ModelConfig.from_dict(manifest["config"])
+            instead = {name: value for name, value in hints.items() if value is not None}
+            self.config = ModelConfig.from_dict({**manifest["config"], **instead})
         except (ConfigError, TypeError) as error:
             raise CheckpointConfigError(f"{folder / MANIFEST}: {error}") from None
         self._parameters = self._open_parameters()

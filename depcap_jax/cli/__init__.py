@@ -26,7 +26,7 @@ COMMANDS = {
     "sweep": "a decoder with one setting varied at a time: the paper's appendix",
     "lm-eval": "lm-eval's own command line, with the model `depcap` and the tasks `depcap_*` in it",
     "bench": "divide whole decodes by their own bare forward passes, and by an ideal program's, in one run",
-    "convert": "convert a PyTorch checkpoint of LLaDA or Dream, or back with --export",
+    "convert": "convert a PyTorch checkpoint of LLaDA, Dream or a model like them, or back with --export",
     "info": "tell what a model is, its sizes, and the memory it needs",
     "completion": "print a shell's completion script",
 }

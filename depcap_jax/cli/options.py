@@ -28,7 +28,7 @@ _EVERYWHERE = ("gen_length", "stop_at_eos")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --model, --dtype and --quantize."""
+    """Adds --model, --dtype, --quantize, --mask-id and --predicts-next."""
     group = parser.add_argument_group("model")
     group.add_argument(
         "--model",
@@ -39,6 +39,24 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as stored")
     group.add_argument("--quantize", choices=BITS, help="keep the matrices in few bits; default: as stored")
+    add_hint_arguments(group)
+
+
+def add_hint_arguments(group: argparse._ActionsContainer) -> None:
+    """Adds --mask-id and --predicts-next, which the files of some checkpoints do not tell."""
+    group.add_argument(
+        "--mask-id", type=int, metavar="N", help="id of the mask token; default: as the checkpoint tells"
+    )
+    group.add_argument(
+        "--predicts-next",
+        action=argparse.BooleanOptionalAction,
+        help="whether the output at a position predicts the one after it; default: as the checkpoint tells",
+    )
+
+
+def hints(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What these two options say, as `load` takes it."""
+    return {"mask_token_id": arguments.mask_id, "predicts_next": arguments.predicts_next}
 
 
 def add_decoder_arguments(parser: argparse.ArgumentParser, cache: str | None = None) -> None:
@@ -86,7 +104,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser, cache: str | None 
 def load_model(arguments: argparse.Namespace) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
     """The model and tokenizer that the options name."""
     with working(f"loading {arguments.model}"):
-        return load(arguments.model, dtype=arguments.dtype, quantize=arguments.quantize)
+        return load(arguments.model, dtype=arguments.dtype, quantize=arguments.quantize, **hints(arguments))
 
 
 def load_generator(arguments: argparse.Namespace, **settings: Any) -> TextGenerator:

@@ -17,6 +17,10 @@ Prompt = str | Sequence[Mapping[str, str]]
 """A text, or a conversation: [{"role": "user", "content": "..."}, ...]."""
 
 
+TEMPLATE_SETTINGS = {"enable_thinking": False}
+"""For templates that ask: the diffusion models made from Qwen3 answer without a part for thoughts."""
+
+
 class MissingTokenizerError(ValueError):
     """Text was given to, or wanted from, a model whose checkpoint has no tokenizer."""
 
@@ -63,7 +67,9 @@ class Codec:
         _check_messages(prompt, name)
         if not self._chat:
             raise ValueError(f"{name} is a conversation and needs a chat template, but {self._why_not}")
-        text = self._tokenizer.apply_chat_template(list(prompt), tokenize=False, add_generation_prompt=True)
+        text = self._tokenizer.apply_chat_template(
+            list(prompt), tokenize=False, add_generation_prompt=True, **TEMPLATE_SETTINGS
+        )
         return self._ids(name, text, add_special_tokens=False)  # the template has written them
 
     def encode_part(self, text: str) -> list[int]:

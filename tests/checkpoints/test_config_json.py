@@ -58,7 +58,7 @@ def test_config_refuses_by_name_and_value(published, name, value):
 @pytest.mark.parametrize(
     ("published", "name"),
     [
-        *((LLADA_8B, name) for name in ("d_model", "n_heads", "n_layers", "vocab_size", "mask_token_id")),
+        *((LLADA_8B, name) for name in ("d_model", "n_heads", "n_layers", "vocab_size")),
         *((LLADA_8B, name) for name in ("model_type", "eos_token_id", "max_sequence_length")),
         *((DREAM_7B, name) for name in ("hidden_size", "intermediate_size", "eos_token_id")),
     ],

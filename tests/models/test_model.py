@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 from small_checkpoints import (
     DREAM_7B,
+    ILLADA_8B,
     LLADA_8B,
+    QWEN2_05B,
+    QWEN3_06B,
     golden_config,
     golden_forward,
     golden_tensors,
@@ -41,7 +44,15 @@ def test_logits_match_pytorch(family, way, golden_dir, converted_dir):
 
 
 @pytest.mark.parametrize(
-    ("published", "count"), [(LLADA_8B, 8_015_581_184), (DREAM_7B, 7_615_616_512)], ids=["llada", "dream"]
+    ("published", "count"),
+    [
+        (LLADA_8B, 8_015_581_184),
+        (DREAM_7B, 7_615_616_512),
+        (ILLADA_8B, 7_615_025_152),  # its card: 7.62 billion, 6.98 without the embedding
+        ({**QWEN2_05B, "mask_token_id": 151665, "predicts_next": True}, 494_032_768),
+        (QWEN3_06B, 596_049_920),
+    ],
+    ids=["llada", "dream", "illada", "qwen2", "qwen3"],
 )
 def test_full_size_has_the_published_number_of_parameters(published, count):
     model = Transformer.abstract(from_config_json(published), dtype=jnp.bfloat16)

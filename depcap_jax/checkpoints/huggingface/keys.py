@@ -1,4 +1,4 @@
-"""Where each PyTorch tensor goes: one table per family, `{i}` standing for the layer.
+"""Where each PyTorch tensor goes: one table per layout, `{i}` standing for the layer.
 
 PyTorch stores a linear layer's weight (out, in); kernels here are (in, out), so they are transposed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from depcap_jax.models import ModelConfig
+from depcap_jax.models.config import Family
 from depcap_jax.models.parameters import leaf_shapes
 
 LLADA = {
@@ -28,7 +29,7 @@ LLADA = {
     "model.transformer.blocks.{i}.ff_out.weight": "layers.{i}.ff.down.kernel",
 }
 
-DREAM = {
+LLAMA = {
     "model.embed_tokens.weight": "embed",
     "model.norm.weight": "norm.scale",
     "lm_head.weight": "head",
@@ -40,13 +41,22 @@ DREAM = {
     "model.layers.{i}.self_attn.q_proj.bias": "layers.{i}.attn.q.bias",
     "model.layers.{i}.self_attn.k_proj.bias": "layers.{i}.attn.k.bias",
     "model.layers.{i}.self_attn.v_proj.bias": "layers.{i}.attn.v.bias",
+    "model.layers.{i}.self_attn.q_norm.weight": "layers.{i}.attn.q_norm.scale",
+    "model.layers.{i}.self_attn.k_norm.weight": "layers.{i}.attn.k_norm.scale",
     "model.layers.{i}.self_attn.o_proj.weight": "layers.{i}.attn.o.kernel",
     "model.layers.{i}.mlp.gate_proj.weight": "layers.{i}.ff.gate.kernel",
     "model.layers.{i}.mlp.up_proj.weight": "layers.{i}.ff.up.kernel",
     "model.layers.{i}.mlp.down_proj.weight": "layers.{i}.ff.down.kernel",
 }
 
-TABLES = {"llada": LLADA, "dream": DREAM}
+TABLES: dict[Family, dict[str, str]] = {
+    "llada": LLADA,
+    "dream": LLAMA,
+    "illada": LLAMA,
+    "qwen2": LLAMA,
+    "qwen3": LLAMA,
+}
+"""The layout of each family."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +71,11 @@ class Entry:
     """Its shape in the PyTorch checkpoint."""
     transposed: bool
     """True if the parameter has the axes the other way round."""
+
+
+def head_key(config: ModelConfig) -> str:
+    """The head's name in the PyTorch checkpoint, also where the model has none of its own."""
+    return next(key for key, leaf in TABLES[config.family].items() if leaf == "head")
 
 
 def entries(config: ModelConfig) -> list[Entry]:

@@ -15,7 +15,7 @@ from depcap_jax.checkpoints.dtypes import DTYPES, cast_values, common_dtype
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.huggingface.config_json import CONFIG, read_config
 from depcap_jax.checkpoints.huggingface.files import StoredTensor, open_files
-from depcap_jax.checkpoints.huggingface.keys import Entry, entries
+from depcap_jax.checkpoints.huggingface.keys import Entry, entries, head_key
 from depcap_jax.checkpoints.huggingface.readers import Index, TensorInfo
 from depcap_jax.checkpoints.json_files import read_json
 from depcap_jax.models import ModelConfig
@@ -34,13 +34,20 @@ class HuggingFaceSource:
 
     Opening one checks every name, shape and dtype against the config: `CheckpointError` names the
     tensor, its file and what was expected.
+
+    Args:
+      folder: with `config.json` and weights.
+      settings: as for `read_config`.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, **settings: Any):
         self.folder = self.tokenizer_folder = folder
-        self.config = read_config(folder)
+        self.config = read_config(folder, **settings)
         weight_files, tensors = open_files(folder)
         self.files = [folder / CONFIG, *weight_files]
+        # Many tied checkpoints hold the embedding a second time, under the head's name.
+        copy = tensors.pop(head_key(self.config), None) if self.config.tie_embeddings else None
+        self._copies = {} if copy is None else {"embed": copy}
         self._parts = {
             entry.leaf: (entry, tensors[entry.key]) for entry in _match(self.config, tensors, folder)
         }
@@ -77,7 +84,8 @@ class HuggingFaceSource:
         """The part of a parameter at `index` in pieces: where in the part each lies, and its numbers, cast.
 
         Raises:
-          CheckpointError: if the file became unreadable or a number does not fit float16.
+          CheckpointError: if the file became unreadable, a number does not fit float16, or a second copy of
+            the parameter differs.
         """
         entry, tensor = self._parts[leaf]
         index = self._known_ends(leaf, index)
@@ -85,6 +93,8 @@ class HuggingFaceSource:
         first, *rest = index[::-1] if entry.transposed else index
         for start, stop in _spans(first, tensor.info):
             rows = tensor.file.read(tensor.key, (slice(start, stop), *rest))
+            if leaf in self._copies:
+                _compare(rows, tensor, self._copies[leaf], (slice(start, stop), *rest))
             for row in range(0, stop - start, _ROWS):
                 block = cast_values(rows[row : row + _ROWS], dtype, what)
                 begin = start - first.start + row
@@ -124,6 +134,14 @@ def _match(config: ModelConfig, tensors: dict[str, StoredTensor], folder: Path) 
             f"no file of {folder} has it{more}"
         )
     return list(table.values())
+
+
+def _compare(rows: np.ndarray, tensor: StoredTensor, copy: StoredTensor, index: Index) -> None:
+    if copy.info != tensor.info or not np.array_equal(copy.file.read(copy.key, index), rows, equal_nan=True):
+        raise CheckpointError(
+            f"tensor {copy.key!r} in {copy.file.path} differs from {tensor.key!r}, but the config.json ties "
+            "the head to the embedding; expected is an equal copy, or none"
+        )
 
 
 def _spans(rows: slice, info: TensorInfo) -> Iterator[tuple[int, int]]:

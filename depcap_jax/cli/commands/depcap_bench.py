@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 
 from depcap_jax.checkpoints.loading import load
+from depcap_jax.cli.options import add_hint_arguments, hints
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import CACHES, RECIPES
 from depcap_jax.inspect.overhead import measure, random_model
@@ -23,6 +24,7 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("--model", metavar="M", help="a name or folder; default: a random yardstick model")
+    add_hint_arguments(parser)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["depcap"], help="default: depcap")
     parser.add_argument(
         "--caches", nargs="+", choices=CACHES, default=["none", "dual"], help="default: none dual"
@@ -42,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     for batch in arguments.batches:
         check_integer("--batches", batch, 1)
     check_integer("--repeats", arguments.repeats, 1)
-    model = random_model() if arguments.model is None else load(arguments.model)[0]
+    model = random_model() if arguments.model is None else load(arguments.model, **hints(arguments))[0]
     context = model.config.max_length
     prompt_length = min(128, context // 2) if arguments.prompt_length is None else arguments.prompt_length
     gen_length = answer_length(context) if arguments.gen_length is None else arguments.gen_length

@@ -25,6 +25,7 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     from depcap_jax.checkpoints.dtypes import DTYPES
+    from depcap_jax.cli.options import add_hint_arguments
     from depcap_jax.models.quantization import BITS
 
     parser.add_argument(
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as in SOURCE")
     parser.add_argument("--quantize", choices=BITS, help="store the matrices in few bits")
     parser.add_argument("--overwrite", action="store_true", help="replace TARGET if it is a checkpoint")
+    add_hint_arguments(parser)
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--verify", action="store_true", help="read TARGET back and compare every tensor")
     way.add_argument("--export", action="store_true", help="from a converted folder to a Hugging Face folder")
@@ -45,15 +47,21 @@ def run(arguments: argparse.Namespace) -> None:
     """Converts, or exports."""
     import jax
 
+    from depcap_jax.checkpoints.errors import CheckpointError
+    from depcap_jax.cli.options import hints
+
     if "JAX_PLATFORMS" not in os.environ:
         jax.config.update("jax_platforms", "cpu")  # a conversion has no use for an accelerator's memory
     settings = {"dtype": arguments.dtype, "overwrite": arguments.overwrite}
+    more = hints(arguments)
     if arguments.export:
         from depcap_jax.checkpoints.errors import CheckpointError
         from depcap_jax.checkpoints.huggingface.export import export
 
         if arguments.quantize:
             raise CheckpointError("--quantize is for converting: what is exported has full numbers")
+        if any(value is not None for value in more.values()):
+            raise CheckpointError("--mask-id and --predicts-next are for converting, not for --export")
         print(f"exported to {export(arguments.source, arguments.target, **settings)}")
         return
     from depcap_jax.checkpoints.conversion import convert
@@ -63,6 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.source,
             arguments.target,
             **settings,
+            **more,
             quantize=arguments.quantize,
             verify=arguments.verify,
             progress=bar,
@@ -87,7 +96,8 @@ def _run_alone(argv: Sequence[str] | None) -> int:
 
     parser = Parser(
         prog="depcap-convert",
-        description="Converts a PyTorch checkpoint of LLaDA or Dream for depcap_jax, or back with --export.",
+        description="Converts a PyTorch checkpoint of LLaDA, Dream or a model like them for depcap_jax, "
+        "or back with --export.",
         epilog="Exit status: 0 done, 2 something is wrong with the input or the disk, 130 interrupted. "
         "TARGET appears complete or not at all.",
     )

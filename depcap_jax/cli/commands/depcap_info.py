@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from depcap_jax.checkpoints.dtypes import DTYPES
-from depcap_jax.cli.options import DEFAULT_MODEL
+from depcap_jax.cli.options import DEFAULT_MODEL, add_hint_arguments, hints
 from depcap_jax.decoding.recipes import CACHES, recipe
 from depcap_jax.text.batching import answer_length
 
@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="M", help="default: %(default)s")
     parser.add_argument("--dtype", choices=list(DTYPES), help="to compute in; default: as stored")
+    add_hint_arguments(parser)
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="default: %(default)s")
     parser.add_argument("--prompt-length", type=int, metavar="N", help="default: 128, or half the context")
     parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")
@@ -36,7 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(facts))
         return
     config, memory = facts["config"], facts["memory"]
-    heads = f"{config['num_heads']} heads, {config['num_kv_heads']} for keys and values"
+    heads = (
+        f"{config['num_heads']} heads of {config['head_dim']}, {config['num_kv_heads']} for keys and values"
+    )
     rows = {
         "model": f"{facts['model']}: {config['family']}, {facts['parameters']:,} weights in {facts['dtype']}",
         "layers": f"{config['num_layers']} of width {config['width']}, {heads}",
@@ -62,7 +65,7 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
     from depcap_jax.checkpoints.tokenizer import load_tokenizer
     from depcap_jax.inspect.memory import count_parameters, estimate
 
-    source = open_checkpoint(arguments.model)
+    source = open_checkpoint(arguments.model, **hints(arguments))
     config, half = source.config, source.config.max_length // 2
     gen_length = answer_length(config.max_length) if arguments.gen_length is None else arguments.gen_length
     prompt_length = min(128, half) if arguments.prompt_length is None else arguments.prompt_length

@@ -23,7 +23,7 @@ from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.harness.likelihood import Estimate, Pair, are_greedy, log_likelihoods
 from depcap_jax.evaluation.scoring.answers import cut_at
 from depcap_jax.text.batching import Batcher, Decoded, answer_length
-from depcap_jax.text.codec import Codec, require_tokenizer
+from depcap_jax.text.codec import TEMPLATE_SETTINGS, Codec, require_tokenizer
 
 _log = logging.getLogger("lm_eval.depcap")  # below the logger that its command line configures
 
@@ -36,6 +36,8 @@ class DepCapLM(LM):
       pretrained: the checkpoint: a folder, or the name of an embedded model.
       recipe: one of `depcap_jax.RECIPES`.
       dtype: of the weights; as stored by default.
+      mask_token_id: this and the next, where the checkpoint does not tell it; as for `load`.
+      predicts_next: whether the output at a position predicts the one after it.
       batch_size: requests, or Monte Carlo samples, computed together.
       max_batch_size: for lm-eval's automatic batch sizes, which there are none of; must be None.
       device: lm-eval always names one. JAX chooses its devices itself: set JAX_PLATFORMS to change that.
@@ -57,6 +59,8 @@ class DepCapLM(LM):
         pretrained: str | None = None,
         recipe: str = "depcap",
         dtype: str | None = None,
+        mask_token_id: int | None = None,
+        predicts_next: bool | None = None,
         batch_size: int | str = 8,
         max_batch_size: int | None = None,
         device: str | None = None,
@@ -87,7 +91,9 @@ class DepCapLM(LM):
         decoder = Decoder(recipe, {name: _plain(name, value) for name, value in settings.items()})
         if recipe != "adablock" or "delimiter_ids" in settings:
             decoder.build()
-        self._model, tokenizer = load(pretrained, dtype=dtype)
+        self._model, tokenizer = load(
+            pretrained, dtype=dtype, mask_token_id=mask_token_id, predicts_next=predicts_next
+        )
         self._tokenizer: Any = require_tokenizer(tokenizer)
         self._codec = Codec(tokenizer, self._model.config.vocab_size, chat)
         default_length = answer_length(self._model.config.max_length)
@@ -132,6 +138,7 @@ class DepCapLM(LM):
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
+            **TEMPLATE_SETTINGS,
         )
         self._templated.add(text)
         return text
