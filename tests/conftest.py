@@ -32,11 +32,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import jax
 import pytest
 from small_checkpoints import GOLDEN, REPOSITORY
+from small_models import small_model
 
 sys.path.append(str(REPOSITORY))  # for training/, which is not installed; the package itself is
 
 from depcap_jax.checkpoints.conversion import convert
-from depcap_jax.checkpoints.loading import load, save
+from depcap_jax.checkpoints.loading import save
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from training import vocabulary
 
@@ -67,11 +68,11 @@ def converted_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def checkpoint(golden_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with the embedded models' tokenizer, as a folder."""
     folder = tmp_path_factory.mktemp("checkpoint")
     vocabulary.save(folder)
-    save(load(golden_dir / "llada")[0], folder / "model", tokenizer=load_tokenizer(folder))
+    save(small_model("llada"), folder / "model", tokenizer=load_tokenizer(folder))
     return folder / "model"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, cast
 
@@ -10,25 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_runs import model as golden_model
+from small_models import small_model
 
 import depcap_jax as dc
 from depcap_jax.decoding.caching import Sizes, block_widths, suffix_widths
 from depcap_jax.decoding.compute.spans import Widths, busy
 from depcap_jax.decoding.reference import decode_eagerly
-from depcap_jax.inspect.overhead import random_model
 
 LENGTHS = np.array([5, 23, 12])
 IDS = np.random.default_rng(7).integers(0, 500, (len(LENGTHS), 24)).astype(np.int32)
 GEN_LENGTH = 40
 
 
-@functools.cache
-def two_layers(family: str) -> dc.Transformer:
-    """With one layer, keys and values know nothing of their surroundings: no cache is ever stale."""
-    config = golden_model(family).config
-    sizes = {"width": 32, "num_layers": 2, "num_heads": 2, "num_kv_heads": 1, "head_dim": 16, "ff_width": 64}
-    return random_model(dataclasses.replace(config, **sizes), sharpness=6.0)
+two_layers = functools.partial(small_model, num_layers=2)
 
 
 def config_of(cache: dc.Cache) -> dc.DecodeConfig:
@@ -160,7 +153,7 @@ def test_few_widths_that_waste_little():
 def test_no_quorum_makes_the_loop_wait_for_ever(quorum):
     """Numbers that come as arrays are not checked: if all rows are due, they run."""
     model, cache = two_layers("llada"), dc.DualCache(quorum=jnp.float32(quorum))
-    state = dc.start(model, jnp.asarray(IDS), jnp.asarray(LENGTHS, jnp.int32), config_of(cache))
+    state = jax.jit(dc.start)(model, IDS, LENGTHS.astype(np.int32), config_of(cache))
     _, told = jax.jit(dc.decode_step)(model, state, config_of(cache))
     assert told.active.all()
 

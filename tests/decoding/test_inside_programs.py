@@ -106,7 +106,7 @@ def test_arrays_on_a_device_are_left_to_the_status(model):
 
 def test_a_prompt_beyond_the_context_has_a_status(model):
     ids = jnp.zeros((2, 1020), jnp.int32)
-    result = dc.generate(model, ids, jnp.array([1020, 8]), config=CONFIG)
+    result = dc.generate(model, ids, jnp.array([1020, 8]), config=dc.confidence(gen_length=16))
     assert result.status.tolist() == [dc.Status.BAD_PROMPT, dc.Status.OK]
     assert result.nfe.tolist()[0] == 0
 

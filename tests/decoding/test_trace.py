@@ -33,6 +33,9 @@ CONFIGS = {
 }
 
 
+FORWARD = jax.jit(lambda model, tokens: model(tokens))
+
+
 @pytest.fixture(scope="module")
 def model() -> dc.Transformer:
     return small_model("llada")
@@ -126,8 +129,7 @@ def _distributions(model: dc.Transformer, result: dc.DecodeResult, row: int, ste
     seen, prompt = replay(result, row), PROMPTS[row, : LENGTHS[row]]
     known = (seen.commit_step > 0) & (seen.commit_step < step)
     tokens = np.concatenate([prompt, np.where(known, seen.tokens, model.config.mask_token_id)])[None]
-    hidden, _ = model.hidden(jnp.asarray(tokens))
-    return log_softmax(np.asarray(model.logits(hidden)[0]))[LENGTHS[row] :]
+    return log_softmax(np.asarray(FORWARD(model, tokens)[0]))[LENGTHS[row] :]
 
 
 def test_signals_are_the_papers(model, traced):

@@ -185,10 +185,10 @@ def test_other_settings_never_resume(subject):
     assert len(names) == 5
 
 
-def test_another_model_never_resumes(subject, golden_dir, monkeypatch: pytest.MonkeyPatch):
-    other = load(golden_dir / "llada")[0]
+def test_another_model_never_resumes(subject, checkpoint, monkeypatch: pytest.MonkeyPatch):
+    other = load(checkpoint)[0]
     other.config = dataclasses.replace(other.config, rope_theta=1000.0)
-    changed = load(golden_dir / "llada")[0]
+    changed = load(checkpoint)[0]
     changed.embed[...] = changed.embed[...].at[0, 0].add(1.0)
     changes = ({}, {"model": other}, {"model": changed}, {"seed": 1}, {"batch_size": 1}, {"chat": False})
     names = [name_of(dataclasses.replace(subject, **change)) for change in changes]

@@ -2,23 +2,23 @@ from __future__ import annotations
 
 import itertools
 
-import golden_runs
 import jax
 import numpy as np
 import pytest
+from small_models import small_model
 
 from depcap_jax.decoding.generate import generate
 from depcap_jax.decoding.recipes import recipe
 from depcap_jax.evaluation.harness.likelihood import Pair, are_greedy, log_likelihoods
 
-LLADA = golden_runs.model("llada")
+LLADA = small_model("llada")
 ROWS = 8
 """Samples computed together, in most tests the same number: they share a program per shape."""
 
 
 @pytest.fixture(params=["llada", "dream"])
 def model(request):
-    return golden_runs.model(request.param)
+    return small_model(request.param)
 
 
 @jax.jit

@@ -12,7 +12,7 @@ import depcap_jax as dc
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A word an id for the golden model, every other one of them markup."""
+    """A word an id for the small model, every other one of them markup."""
     words = [f"w{index}" if index % 2 else f"{index}{EVIL}" for index in range(512)]
     words[509], words[7] = "<eos>", "\n"
     made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w1"))

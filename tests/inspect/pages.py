@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import golden_runs
 import numpy as np
+from small_models import small_model
 
 import depcap_jax as dc
 
@@ -17,5 +17,5 @@ NAMES = ["depcap", EVIL]
 def traced(name: str, gen_length: int, prompt_length: int, **settings: Any) -> dc.DecodeResult:
     config = dc.recipe(name, gen_length=gen_length, stop_at_eos=False, **settings)
     ids = np.random.default_rng(7).integers(0, 500, (1, max(prompt_length, 1)))
-    model = golden_runs.model("llada")
+    model = small_model("llada")
     return dc.generate(model, ids, np.array([prompt_length]), config=config, trace=True)

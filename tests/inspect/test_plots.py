@@ -6,9 +6,9 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
-import golden_runs
 import numpy as np
 import pytest
+from small_models import small_model
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
@@ -30,13 +30,13 @@ PROMPTS = np.random.default_rng(7).integers(0, 500, (2, 16))
 def result() -> dc.DecodeResult:
     settings = {"l_min": 3, "l_max": 8, "tau_low": 0.1, "tau_high": 0.5, "gamma": -9.0}
     config = dc.recipe("depcap", gen_length=24, stop_at_eos=False, **settings)
-    return dc.generate(golden_runs.model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
+    return dc.generate(small_model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
 
 
 @pytest.fixture(scope="module")
 def fixed() -> dc.DecodeResult:
     config = dc.recipe("confidence", gen_length=24, block_length=10, threshold=0.3)
-    return dc.generate(golden_runs.model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
+    return dc.generate(small_model("llada"), PROMPTS, LENGTHS, config=config, trace=True)
 
 
 def panels(figure: Figure) -> list[Any]:
@@ -114,7 +114,7 @@ def test_progress(result):
 
 def test_tokens_are_written_below_their_positions(result):
     seen = replay(result, 1)
-    ended = int(seen.tokens[3])  # stands in for the end of the text: the golden models never write it
+    ended = int(seen.tokens[3])  # stands in for the end of the text: the model never writes it
     words = {("<eos>" if token == ended else f"w{token}"): token for token in range(512)}
     encoder = Tokenizer(models.WordLevel(words, unk_token="<eos>"))
     encoder.decoder = decoders.Fuse()

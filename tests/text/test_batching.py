@@ -6,11 +6,11 @@ import dataclasses
 import time
 from collections.abc import Iterable
 
-import golden_runs
 import jax
 import numpy as np
 import pytest
 from compilations import compilations
+from small_models import small_model
 from word_tokenizer import GEN_LENGTH, GREEDY, SAMPLING
 
 from depcap_jax.decoding.generate import generate
@@ -21,7 +21,7 @@ from depcap_jax.text.batching import Batcher, Decoded, at_least, doubling
 LENGTHS = [5, 60, 1, 31, 5, 17, 44, 33, 9]
 DRAW = np.random.default_rng(7)
 PROMPTS = [DRAW.integers(0, 500, length).tolist() for length in LENGTHS]
-LLADA = golden_runs.model("llada")
+LLADA = small_model("llada")
 
 
 def by_index(batches: Iterable[list[Decoded]]) -> dict[int, Decoded]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilations import compilations
+from small_models import small_model
 from word_tokenizer import EOS, GEN_LENGTH, GREEDY, SAMPLING, word_prompts, word_tokenizer, words
 
 from depcap_jax.decoding.generate import generate
@@ -20,7 +20,7 @@ from depcap_jax.text.codec import MissingTokenizerError
 from depcap_jax.text.generator import RepliesError, TextGenerator
 
 CHAT, BARE = word_tokenizer(chat=True), word_tokenizer(chat=False)
-LLADA = golden_runs.model("llada")
+LLADA = small_model("llada")
 PROMPTS = word_prompts()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import golden_runs
 import jax
 import pytest
 from byte_tokenizer import byte_tokenizer
 from compilations import compilations
+from small_models import small_model
 from transformers import PreTrainedTokenizerFast
 from word_tokenizer import GREEDY, MASK, SAMPLING, word_tokenizer
 
@@ -19,7 +19,7 @@ from depcap_jax.text.infill import parse_template, read_fillings
 from training import vocabulary as tiny_tokenizer
 
 CHAT, BARE = word_tokenizer(chat=True), word_tokenizer(chat=False)
-LLADA = golden_runs.model("llada")
+LLADA = small_model("llada")
 TEMPLATES = (["w5 w6", 3, "w7 <mask> w8", 1, "w9 <eos> w10", 4, "w11"], [2, "w7 <mask>", 2], [5])
 
 
@@ -29,7 +29,7 @@ TEMPLATES = (["w5 w6", 3, "w7 <mask> w8", 1, "w9 <eos> w10", 4, "w11"], [2, "w7 
 )
 def test_infill_leaves_the_rest_untouched(family, cache):
     config = recipe("depcap", l_max=8, gen_length=64, cache=cache)
-    generator = TextGenerator(golden_runs.model(family), BARE, config)
+    generator = TextGenerator(small_model(family), BARE, config)
     with compilations() as compiled:
         for parts in TEMPLATES:
             result = generator.infill(parts)

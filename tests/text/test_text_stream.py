@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 
-import golden_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from byte_tokenizer import halving_tokenizer
+from small_models import small_model
 from word_tokenizer import GREEDY, SAMPLING, word_prompts, word_tokenizer
 
 from depcap_jax.text.generator import TextGenerator
 
-LLADA = golden_runs.model("llada")
+LLADA = small_model("llada")
 PROMPTS = [word_prompts()[0], *["w1"] * 3]  # on four rows, whose program other tests have compiled
 KEY = jax.random.key(3)
 
