@@ -55,7 +55,6 @@ def run(arguments: argparse.Namespace) -> None:
     settings = {"dtype": arguments.dtype, "overwrite": arguments.overwrite}
     more = hints(arguments)
     if arguments.export:
-        from depcap_jax.checkpoints.errors import CheckpointError
         from depcap_jax.checkpoints.huggingface.export import export
 
         if arguments.quantize:
