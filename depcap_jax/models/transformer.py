@@ -15,9 +15,9 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from depcap_jax.models.config import ModelConfig
+from depcap_jax.models.key_values import KeyValues
 from depcap_jax.models.layers import (
     Block,
-    KeyValues,
     Queries,
     RMSNorm,
     Rotation,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from depcap_jax.models.layers import KeyValues
+from depcap_jax.models.key_values import KeyValues
 
 LAYERS, T, G, H = 3, 9, 2, 4
 
