@@ -23,7 +23,7 @@ import numpy as np
 
 from depcap_jax.checkpoints.dtypes import DTYPES, dtype_name, with_bits
 from depcap_jax.checkpoints.errors import CheckpointError
-from depcap_jax.checkpoints.hub import locate
+from depcap_jax.checkpoints.hub import Location, locate
 from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
 from depcap_jax.checkpoints.json_files import write_json
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
@@ -63,6 +63,7 @@ def convert(
     *,
     dtype: str | None = None,
     quantize: Bits | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     mask_token_id: int | None = None,
     predicts_next: bool | None = None,
     overwrite: bool = False,
@@ -77,6 +78,7 @@ def convert(
       target: the folder to make.
       dtype: float32, bfloat16 or float16; None keeps that of the source (of a mixed one, float32).
       quantize: "int8" or "int4", as for `load`: the matrices are stored in so many bits.
+      adapter: a LoRA adapter that PEFT saved, a folder or a name on the hub, to be merged into the weights.
       mask_token_id: the id that stands for an open position, where the source does not tell it, or in place
         of what it tells.
       predicts_next: the same, of whether the output at a position predicts the one after it.
@@ -95,6 +97,7 @@ def convert(
     located = locate(source)
     weights = HuggingFaceSource(
         located.folder,
+        adapter=adapter,
         repository=located.repository,
         mask_token_id=mask_token_id,
         predicts_next=predicts_next,
@@ -107,21 +110,20 @@ def convert(
         math.prod(shapes[leaf]) * kind.itemsize for leaf, kind in leaf_dtypes(config, DTYPES[dtype]).items()
     )
     tell = progress or (lambda *_: None)
-    with published_folder(place, replace=overwrite) as work, _hashes(_files(weights)) as hashes:
+    with (
+        published_folder(place, replace=overwrite) as work,
+        _hashes(_files(weights)) as hashes,
+        _hashes([] if weights.adapter is None else weights.adapter.files) as adapter_hashes,
+    ):
         _check_space(work, bytes_written)
         _write_parameters(weights, work, config, dtype, tell)
         with write_errors(work):
             warnings = _copy_tokenizer(located.folder, work)
-            write_json(
-                work / SOURCE,
-                {
-                    "folder": located.folder.resolve().name,
-                    "repository": located.repository,
-                    "commit": located.commit,
-                    "files": hashes(),
-                    "config": weights.published_config(),
-                },
-            )
+            origin = _origin(located, hashes(), weights.published_config())
+            if weights.adapter is not None:
+                merged = weights.adapter
+                origin["adapter"] = _origin(merged.location, adapter_hashes(), merged.config)
+            write_json(work / SOURCE, origin)
         if verify:
             _verify(weights, work, tell)
     return Report(
@@ -136,6 +138,16 @@ def convert(
         verified=verify,
         warnings=warnings,
     )
+
+
+def _origin(located: Location, files: list[dict[str, Any]], config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "folder": located.folder.resolve().name,
+        "repository": located.repository,
+        "commit": located.commit,
+        "files": files,
+        "config": config,
+    }
 
 
 def _check_space(folder: Path, needed: int) -> None:

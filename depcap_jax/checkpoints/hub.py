@@ -35,12 +35,15 @@ class Location(NamedTuple):
     commit: str | None = None
 
 
-def locate(path: str | os.PathLike[str], *, weights: bool = True) -> Location:
+def locate(
+    path: str | os.PathLike[str], *, weights: bool = True, files: tuple[str, ...] | None = None
+) -> Location:
     """The folder at `path`, or else the files of the repository that it names, from the cache or the network.
 
     Args:
       path: a folder; or, as a string, ORG/NAME or ORG/NAME@REVISION.
       weights: False fetches config.json and the tokenizer's files alone.
+      files: fetches these alone, whatever `weights` says.
 
     Raises:
       CheckpointError: if there is neither, or the download fails.
@@ -58,8 +61,9 @@ def locate(path: str | os.PathLike[str], *, weights: bool = True) -> Location:
         )
     name, revision = named["name"], named["revision"]
     with _explained(name, revision):
-        found = _fetch(name, revision, (*_DESCRIPTION, *_SAFETENSORS) if weights else _DESCRIPTION)
-        if weights and not any(any(found.glob(pattern)) for pattern in _SAFETENSORS):
+        wanted = files or ((*_DESCRIPTION, *_SAFETENSORS) if weights else _DESCRIPTION)
+        found = _fetch(name, revision, wanted)
+        if weights and files is None and not any(any(found.glob(pattern)) for pattern in _SAFETENSORS):
             found = _fetch(name, revision, (*_DESCRIPTION, *_ARCHIVES))
     return Location(found, name, found.name)
 

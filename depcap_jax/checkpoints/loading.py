@@ -56,6 +56,7 @@ def load(
     mesh: Mesh | None = None,
     scan_layers: bool | None = None,
     fused_attention: bool | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     mask_token_id: int | None = None,
     predicts_next: bool | None = None,
 ) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
@@ -78,6 +79,8 @@ def load(
         in full at once.
       fused_attention: attention by cuDNN's fused kernel, which writes no scores to memory; for NVIDIA GPUs
         from Ampere on, in bfloat16 or float16. None: where that holds.
+      adapter: a LoRA adapter that PEFT saved, a folder or a name on the hub, merged into the weights of a
+        Hugging Face checkpoint as they are read.
       mask_token_id: the id that stands for an open position, for a checkpoint whose files do not tell it, or
         in place of what they tell.
       predicts_next: the same, of whether the output at a position predicts the one after it.
@@ -91,7 +94,7 @@ def load(
       ValueError: if attention is to be fused where it cannot be.
     """
     hints = {"mask_token_id": mask_token_id, "predicts_next": predicts_next}
-    source = open_checkpoint(path, **hints)
+    source = open_checkpoint(path, adapter=adapter, **hints)
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
     stored = "float32" if str(path) in EMBEDDED else source.dtype
     name = choose_dtype(None if dtype is None else dtype_name(dtype), stored, device)
@@ -139,8 +142,10 @@ def save(
             tokenizer.save_pretrained(work / TOKENIZER)
 
 
-def open_checkpoint(path: str | os.PathLike[str], **hints: Any) -> WeightSource:
-    """A checkpoint's config, with its weights still on disk; `path` and `hints` as for `load`.
+def open_checkpoint(
+    path: str | os.PathLike[str], *, adapter: str | os.PathLike[str] | None = None, **hints: Any
+) -> WeightSource:
+    """A checkpoint's config, with its weights still on disk; `path`, `adapter` and `hints` as for `load`.
 
     Raises:
       CheckpointError: if the path is no checkpoint, or a contradictory one.
@@ -148,13 +153,17 @@ def open_checkpoint(path: str | os.PathLike[str], **hints: Any) -> WeightSource:
     embedded = EMBEDDED.get(str(path))
     folder, repository, _ = Location(embedded) if embedded else locate(path)
     if is_stored(folder):
+        if adapter is not None:
+            raise CheckpointError(
+                f"{folder} is converted; an adapter is merged while converting, not after it"
+            )
         return StoredCheckpoint(folder, **hints)
     # PyTorch's layouts, only if they are met.
     from depcap_jax.checkpoints.huggingface.files import is_hugging_face_folder
     from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
 
     if is_hugging_face_folder(folder):
-        return HuggingFaceSource(folder, repository=repository, **hints)
+        return HuggingFaceSource(folder, adapter=adapter, repository=repository, **hints)
     raise CheckpointError(
         f"{folder} is no checkpoint: neither {MANIFEST} (a converted one) nor config.json "
         "(one from Hugging Face) is in it"

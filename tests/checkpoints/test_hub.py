@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hub_server import COMMIT, Hub
@@ -15,6 +16,7 @@ from small_checkpoints import REPOSITORY
 
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import _explained, locate
+from depcap_jax.checkpoints.loading import open_checkpoint
 from training import vocabulary
 
 # A process of its own: the client reads its address when it is imported. Each line of its input is a list of
@@ -33,8 +35,8 @@ def load(path):
 def describe(path):
     return sorted(p.name for p in locate(path, weights=False).folder.iterdir())
 
-def converted(source, target):
-    return convert(source, target).tensors
+def converted(source, target, settings={}):
+    return convert(source, target, **settings).tensors
 
 for line in sys.stdin:
     what, *arguments = json.loads(line)
@@ -75,7 +77,7 @@ class Client:
             text=True,
         )
 
-    def __call__(self, *words: str):
+    def __call__(self, *words: Any):
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(words) + "\n")
@@ -108,6 +110,24 @@ def test_a_conversion_keeps_the_revision(client, tmp_path):
     source = json.loads((tmp_path / "out" / "source.json").read_text())
     assert (source["repository"], source["commit"]) == ("acme/small", COMMIT)
     assert {"config.json", "model.safetensors"} <= {file["name"] for file in source["files"]}
+
+
+def test_an_adapter_and_what_is_known_of_a_repository_come_by_name(hub, client, golden_dir, tmp_path):
+    """The two files of the adapter alone; that the model predicts the next position is in the table."""
+    folders = {
+        "fredzzp/open-dcoder-0.5B": golden_dir / "qwen2",
+        "acme/lora": golden_dir / "qwen2" / "adapter",
+    }
+    for name, folder in folders.items():
+        files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        hub.repositories[name] = files
+    hub.served.clear()
+    settings = {"adapter": "acme/lora@v1", "mask_token_id": 5}
+    assert client("convert", "fredzzp/open-dcoder-0.5B", str(tmp_path / "out"), settings) > 10
+    assert "merged.safetensors" not in [path for path, _ in hub.served]
+    assert open_checkpoint(tmp_path / "out").config.predicts_next
+    adapter = json.loads((tmp_path / "out" / "source.json").read_text())["adapter"]
+    assert (adapter["repository"], adapter["commit"]) == ("acme/lora", COMMIT)
 
 
 def test_a_description_is_a_few_files(hub, client):

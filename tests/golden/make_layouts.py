@@ -1,6 +1,6 @@
-"""Makes the golden data of the folders `illada`, `qwen2` and `qwen3`, with PyTorch and transformers.
+"""Makes the golden data of the folders `illada`, `qwen2` and `qwen3`, with PyTorch, transformers and PEFT.
 
-    python tests/golden/make_layouts.py          # torch 2.13.0, transformers 5.23.0
+    python tests/golden/make_layouts.py          # torch 2.13.0, transformers 5.23.0, peft 0.21.2
 
 The layers are those of transformers, in float64, with a mask that hides nothing in place of the causal one.
 transformers has no iLLaDA; its layers are Llama's, by the code that is published with the model.
@@ -11,10 +11,12 @@ transformers has no iLLaDA; its layers are Llama's, by the code that is publishe
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import (
     LlamaConfig,
@@ -86,6 +88,24 @@ def write(name: str, model: Any, config: dict[str, Any], *, head: bool) -> Path:
     return folder
 
 
+def write_adapter(model: Any, folder: Path) -> None:
+    """A LoRA adapter as PEFT saves it, and the weights that PEFT merges from it."""
+    ranks = {"rank_pattern": {"v_proj": 2}, "alpha_pattern": {"layers.1.mlp.down_proj": 12}}
+    config = LoraConfig(r=4, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], **ranks)
+    adapted = get_peft_model(model.float(), config)
+    for name, weight in adapted.named_parameters():
+        if "lora_" in name:
+            weight.data = 0.2 * torch.randn_like(weight)
+    adapted.save_pretrained(folder)
+    (folder / "README.md").unlink()
+    merged = adapted.merge_and_unload().state_dict()
+    targets = ("q_proj.weight", "v_proj.weight", "down_proj.weight")
+    save_file(
+        {key: weight.float().contiguous() for key, weight in merged.items() if key.endswith(targets)},
+        folder / "merged.safetensors",
+    )
+
+
 def main() -> None:
     """Writes the three folders."""
     torch.manual_seed(0)
@@ -100,7 +120,9 @@ def main() -> None:
     qwen2 = randomised(Qwen2ForCausalLM(Qwen2Config(**SIZES, rope_parameters=rope(1e6))))
     config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **PUBLISHED}
     more = {"hidden_act": "silu", "rope_theta": 1e6, "rms_norm_eps": 1e-6, "use_sliding_window": False}
-    write("qwen2", qwen2, {**config, **more, "sliding_window": None}, head=False)
+    folder = write("qwen2", qwen2, {**config, **more, "sliding_window": None}, head=False)
+    shutil.rmtree(folder / "adapter", ignore_errors=True)
+    write_adapter(qwen2, folder / "adapter")
 
     qwen3 = randomised(Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, rope_parameters=rope(1e6))))
     config = json.loads(qwen3.config.to_json_string())  # as the newer releases write it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from jax.sharding import Sharding
 
 from depcap_jax.checkpoints.dtypes import DTYPES, cast_values, common_dtype
 from depcap_jax.checkpoints.errors import CheckpointError
+from depcap_jax.checkpoints.huggingface.adapter import Adapter
 from depcap_jax.checkpoints.huggingface.config_json import CONFIG, read_config
 from depcap_jax.checkpoints.huggingface.files import StoredTensor, open_files
 from depcap_jax.checkpoints.huggingface.keys import Entry, entries, head_key
@@ -37,10 +39,11 @@ class HuggingFaceSource:
 
     Args:
       folder: with `config.json` and weights.
+      adapter: of `Adapter`: a LoRA adapter that is added to the weights as they are read.
       settings: as for `read_config`.
     """
 
-    def __init__(self, folder: Path, **settings: Any):
+    def __init__(self, folder: Path, *, adapter: str | os.PathLike[str] | None = None, **settings: Any):
         self.folder = self.tokenizer_folder = folder
         self.config = read_config(folder, **settings)
         weight_files, tensors = open_files(folder)
@@ -48,9 +51,9 @@ class HuggingFaceSource:
         # Many tied checkpoints hold the embedding a second time, under the head's name.
         copy = tensors.pop(head_key(self.config), None) if self.config.tie_embeddings else None
         self._copies = {} if copy is None else {"embed": copy}
-        self._parts = {
-            entry.leaf: (entry, tensors[entry.key]) for entry in _match(self.config, tensors, folder)
-        }
+        table = _match(self.config, tensors, folder)
+        self._parts = {entry.leaf: (entry, tensors[entry.key]) for entry in table}
+        self.adapter = None if adapter is None else Adapter(adapter, table)
         self.dtype = common_dtype([tensor.info.dtype for _, tensor in self._parts.values()])
 
     @property
@@ -91,12 +94,17 @@ class HuggingFaceSource:
         index = self._known_ends(leaf, index)
         what = f"tensor {tensor.key!r} in {tensor.file.path}"
         first, *rest = index[::-1] if entry.transposed else index
+        added = None if self.adapter is None else self.adapter.factors(leaf)
         for start, stop in _spans(first, tensor.info):
             rows = tensor.file.read(tensor.key, (slice(start, stop), *rest))
             if leaf in self._copies:
                 _compare(rows, tensor, self._copies[leaf], (slice(start, stop), *rest))
             for row in range(0, stop - start, _ROWS):
-                block = cast_values(rows[row : row + _ROWS], dtype, what)
+                block = rows[row : row + _ROWS]
+                if added is not None:
+                    left = added.left[start + row : start + row + len(block)]
+                    block = block.astype(np.float32) + left @ added.right[:, rest[0]]
+                block = cast_values(block, dtype, what)
                 begin = start - first.start + row
                 where = slice(begin, begin + len(block))
                 yield ((slice(None), where), block.T) if entry.transposed else ((where,), block)

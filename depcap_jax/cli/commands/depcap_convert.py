@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
   depcap convert GSAI-ML/LLaDA-8B-Instruct path/to/llada-8b --dtype bfloat16 --verify
+  depcap convert path/to/dream-7b path/to/merged --adapter path/to/lora
   depcap convert --export path/to/llada-8b path/to/back-in-pytorch-layout
 """
 
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as in SOURCE")
     parser.add_argument("--quantize", choices=BITS, help="store the matrices in few bits")
     parser.add_argument("--overwrite", action="store_true", help="replace TARGET if it is a checkpoint")
+    parser.add_argument("--adapter", metavar="FOLDER", help="a LoRA adapter (PEFT) to merge; or on the hub")
     add_hint_arguments(parser)
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--verify", action="store_true", help="read TARGET back and compare every tensor")
@@ -53,14 +55,16 @@ def run(arguments: argparse.Namespace) -> None:
     if "JAX_PLATFORMS" not in os.environ:
         jax.config.update("jax_platforms", "cpu")  # a conversion has no use for an accelerator's memory
     settings = {"dtype": arguments.dtype, "overwrite": arguments.overwrite}
-    more = hints(arguments)
+    more = {"adapter": arguments.adapter, **hints(arguments)}
     if arguments.export:
         from depcap_jax.checkpoints.huggingface.export import export
 
         if arguments.quantize:
             raise CheckpointError("--quantize is for converting: what is exported has full numbers")
         if any(value is not None for value in more.values()):
-            raise CheckpointError("--mask-id and --predicts-next are for converting, not for --export")
+            raise CheckpointError(
+                "--adapter, --mask-id and --predicts-next are for converting, not for --export"
+            )
         print(f"exported to {export(arguments.source, arguments.target, **settings)}")
         return
     from depcap_jax.checkpoints.conversion import convert
