@@ -17,7 +17,7 @@ from depcap_jax.text.generator import TextGenerator
 
 LLADA = small_model("llada")
 PROMPTS = [word_prompts()[0], *["w1"] * 3]  # on four rows, whose program other tests have compiled
-KEY = jax.random.key(3)
+KEY = jax.random.key(4)
 
 
 @pytest.fixture(scope="module", params=[GREEDY, SAMPLING], ids=["greedy", "sampling"])
