@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """
 
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names: set[str] = set()
-        for name, _ in pairs:
-            if name in names:
+        for name, count in Counter(name for name, _ in pairs).items():
+            if count > 1:
                 raise CheckpointError(f"duplicate name {name!r} in {path}; each is expected once")
-            names.add(name)
         return dict(pairs)
 
     try:

@@ -11,11 +11,11 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from flax.traverse_util import unflatten_dict
 from orbax.checkpoint import v1 as orbax
 
 from depcap_jax.checkpoints.fingerprint import fingerprint
@@ -67,7 +67,7 @@ class ParameterWriter:
         if self._waiting:
             _reserve(self._folder, [array.nbytes for array in self._waiting.values()])
             with _quiet_orbax(), _orbax_context():
-                orbax.partial.save(str(self._folder / PARAMS), _nested(self._waiting))
+                orbax.partial.save(str(self._folder / PARAMS), unflatten_dict(self._waiting, sep="."))
         self._waiting = {}
         _return_freed_memory()
 
@@ -119,14 +119,3 @@ def _return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for leaf, value in leaves.items():
-        *parents, last = leaf.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = value
-    return tree

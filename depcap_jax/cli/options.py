@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -17,9 +17,7 @@ from depcap_jax.models import Transformer
 from depcap_jax.models.quantization import BITS
 from depcap_jax.text.batching import answer_length
 from depcap_jax.text.generator import TextGenerator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from depcap_jax.text.spelling import Tokenizer
 
 DEFAULT_MODEL = "tiny-llada"
 
@@ -101,7 +99,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser, cache: str | None 
     add_decoder_arguments(parser, cache)
 
 
-def load_model(arguments: argparse.Namespace) -> tuple[Transformer, PreTrainedTokenizerBase | None]:
+def load_model(arguments: argparse.Namespace) -> tuple[Transformer, Tokenizer | None]:
     """The model and tokenizer that the options name."""
     with working(f"loading {arguments.model}"):
         return load(arguments.model, dtype=arguments.dtype, quantize=arguments.quantize, **hints(arguments))

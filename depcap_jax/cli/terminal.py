@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -23,11 +22,3 @@ def working(what: str) -> Iterator[None]:
         return
     with err.status(Text(f"{what} ...")):
         yield
-
-
-def table(*columns: str) -> Table:
-    """A table without lines; the first column is text, the others are numbers."""
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for index, name in enumerate(columns):
-        made.add_column(name, justify="right" if index else "left", no_wrap=True)
-    return made

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from depcap_jax.decoding.recipes import CACHES, DecodeConfig, recipe, recipe_settings
 from depcap_jax.evaluation.provenance import module_fingerprint
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from depcap_jax.text.spelling import Tokenizer
 
 _NOT_IN_LABEL = ("cache", "gen_length", "delimiter_ids")
 """In a column of their own, or the same in all lines."""
@@ -47,9 +45,7 @@ class Decoder:
         """The same with some settings changed."""
         return Decoder(self.recipe, {**self.settings, **settings}, title)
 
-    def build(
-        self, tokenizer: PreTrainedTokenizerBase | None = None, *, predicts_next: bool = False
-    ) -> DecodeConfig:
+    def build(self, tokenizer: Tokenizer | None = None, *, predicts_next: bool = False) -> DecodeConfig:
         """The decoder for a model with this tokenizer, of Dream's family or not.
 
         Unless they are given, AdaBlock's delimiter is the tokenizer's line break, and its threshold follows

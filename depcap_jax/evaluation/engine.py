@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -27,13 +27,10 @@ from depcap_jax.evaluation.provenance import (
 from depcap_jax.evaluation.records import RecordFile, Records, publish_text
 from depcap_jax.evaluation.summary import summarise
 from depcap_jax.evaluation.tasks import Task
+from depcap_jax.models import Transformer
 from depcap_jax.text.batching import Batcher, Decoded
 from depcap_jax.text.codec import Codec
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from depcap_jax.models import Transformer
+from depcap_jax.text.spelling import Tokenizer
 
 Progress = Callable[[int, int, float], None]
 """Told how many problems are done, of how many, and how many of them are right."""
@@ -46,7 +43,7 @@ class Subject:
     name: str
     """What reports call it."""
     model: Transformer
-    tokenizer: PreTrainedTokenizerBase | None
+    tokenizer: Tokenizer | None
     batch_size: int = 8
     """Problems decoded together at most; it changes the time and nothing else."""
     chat: bool | None = None

@@ -100,11 +100,9 @@ BENCH_CONFIG = ModelConfig(
 """The default yardstick: LLaDA's proportions, an eighth of its width, a quarter of its depth."""
 
 
-def random_model(
-    config: ModelConfig = BENCH_CONFIG, *, seed: int = 0, sharpness: float = 12.0
-) -> Transformer:
+def random_model(config: ModelConfig = BENCH_CONFIG) -> Transformer:
     """Random weights whose predictions are peaked and differ by position: every rule has work to do."""
-    model = Transformer(config, rngs=nnx.Rngs(seed))
+    model = Transformer(config, rngs=nnx.Rngs(0))
 
     def rescale(path: Any, leaf: jax.Array) -> jax.Array:
         name = jax.tree_util.keystr(path)
@@ -113,7 +111,7 @@ def random_model(
         unit = leaf / jnp.std(leaf)
         if "embed" in name:
             return unit
-        return unit * float((sharpness if "head" in name else 2.0) / np.sqrt(leaf.shape[0]))
+        return unit * float((12.0 if "head" in name else 2.0) / np.sqrt(leaf.shape[0]))
 
     return jax.tree_util.tree_map_with_path(rescale, model)
 
@@ -180,13 +178,12 @@ class _Bare:
         self.model, self.length = model.on_canvas(length), length
         self.cache = (lambda rows: model.init_cache(rows, length)) if cached else (lambda rows: None)
         shape = jax.eval_shape(lambda: model.hidden(jnp.zeros((1, 1), jnp.int32))[0])
-        self.states = jnp.ones((1, 1, shape.shape[-1]), shape.dtype)
+        self.state = jnp.ones(shape.shape[-1], shape.dtype)
 
-    def replay(self, steps: list[Step], batch: int, tile: int) -> None:
+    def replay(self, steps: list[Step], batch: int, tile: int) -> Any:
         """Runs the passes of a decode, in their order; those alike that follow each other in one call."""
         kv = {shape.rows: self.cache(shape.rows) for step in steps for shape in step.passes}
-        states = jnp.broadcast_to(self.states, (batch, tile, self.states.shape[-1]))
-        total: Any = None
+        states, total = jnp.broadcast_to(self.state, (batch, tile, self.state.size)), None
         for passes, alike in itertools.groupby(steps, key=lambda step: step.passes):
             alike = list(alike)
             for (width, rows), times in collections.Counter(passes).items():
@@ -194,7 +191,7 @@ class _Bare:
                 total, kv[rows] = _bare_passes(self.model, tokens, kv[rows], width, count)
             turns = jnp.int32(sum(step.head_turns for step in alike))
             total = total, _bare_head(self.model, states, turns)
-        jax.block_until_ready((total, kv))
+        return total, kv
 
     def ideal(self, steps: list[Step]) -> float:
         """Seconds of passes that compute what is needed and nothing else."""
@@ -202,15 +199,15 @@ class _Bare:
         reads = (1, 16, 64, 256)
         tokens, times = jnp.zeros((1, self.length), jnp.int32), 4
 
-        def run_layers(width: int) -> None:
-            jax.block_until_ready(_bare_passes(self.model, tokens, self.cache(1), width, jnp.int32(times)))
+        def run_layers(width: int) -> Any:
+            return _bare_passes(self.model, tokens, self.cache(1), width, jnp.int32(times))
 
-        def run_head(count: int) -> None:
-            states = jnp.broadcast_to(self.states, (1, count, self.states.shape[-1]))
-            jax.block_until_ready(_bare_head(self.model, states, jnp.int32(times)))
+        def run_head(count: int) -> Any:
+            states = jnp.broadcast_to(self.state, (1, count, self.state.size))
+            return _bare_head(self.model, states, jnp.int32(times))
 
-        def best(run: Callable[[int], None], size: int) -> float:
-            return min(_seconds(lambda: run(size)) for _ in range(3)) / times  # the first compiles
+        def best(run: Callable[[int], Any], size: int) -> float:
+            return min(_seconds(run, size) for _ in range(3)) / times  # the first compiles
 
         layers, head = [best(run_layers, width) for width in widths], [best(run_head, n) for n in reads]
 
@@ -232,17 +229,11 @@ def measure(
     steps = list(record_passes(model, prompt_ids, config))
     cached = config.cache.init(model, 1, 1) is not None
     bare = _Bare(model, width + config.gen_length, cached)
-    tile = min(TILE, config.sizes.window)
-
-    def run_whole() -> None:
-        jax.block_until_ready(generate(model, prompt_ids, config=config))
-
-    def run_bare() -> None:
-        bare.replay(steps, batch, tile)
-
-    run_whole()  # compiles
-    run_bare()
-    times = [(_seconds(run_whole), _seconds(run_bare), bare.ideal(steps)) for _ in range(repeats)]
+    whole = functools.partial(generate, model, prompt_ids, config=config)
+    replay = functools.partial(bare.replay, steps, batch, min(TILE, config.sizes.window))
+    _seconds(whole)  # compiles
+    _seconds(replay)
+    times = [(_seconds(whole), _seconds(replay), bare.ideal(steps)) for _ in range(repeats)]
     return Measurement(
         recipe=name,
         cache=settings.get("cache", "none"),
@@ -256,7 +247,7 @@ def measure(
     )
 
 
-def _seconds(run: Callable[[], None]) -> float:
+def _seconds(run: Callable[..., Any], *arguments: Any) -> float:
     begin = time.perf_counter()
-    run()
+    jax.block_until_ready(run(*arguments))
     return time.perf_counter() - begin

@@ -21,12 +21,11 @@ import numpy as np
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.state import DecodeResult
 from depcap_jax.inspect.replay import Replay, replay
-from depcap_jax.text.spelling import spell
+from depcap_jax.text.spelling import Tokenizer, spell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from transformers import PreTrainedTokenizerBase
 
 # The colours of the paper's framework figure: influence is green, uncertainty and conflicts are red.
 INFLUENCE, UNCERTAINTY, SCORE, CONFLICT = "#2a9d6f", "#d1495b", "#3d5a98", "#d1495b"
@@ -41,9 +40,7 @@ _INK, _FAINT = "#3a3f47", "#c9ced6"
 _MOST_LABELS = 64
 
 
-def decode_map(
-    result: DecodeResult, row: int = 0, *, tokenizer: PreTrainedTokenizerBase | None = None
-) -> Figure:
+def decode_map(result: DecodeResult, row: int = 0, *, tokenizer: Tokenizer | None = None) -> Figure:
     """Positions across, passes down; colour is the confidence of each candidate at each pass.
 
     A dot is a commit, and a rectangle is a block: its positions, from the pass that opened it to its last.
@@ -82,7 +79,7 @@ def decode_map(
 
 
 def signals(
-    result: DecodeResult, block: int = 1, row: int = 0, *, tokenizer: PreTrainedTokenizerBase | None = None
+    result: DecodeResult, block: int = 1, row: int = 0, *, tokenizer: Tokenizer | None = None
 ) -> Figure:
     """What the partition told of each position when it cut a block, with the boundary that it chose.
 
@@ -129,9 +126,7 @@ def signals(
     return _finished(figure, *panels[:, 0])
 
 
-def conflicts(
-    result: DecodeResult, step: int, row: int = 0, *, tokenizer: PreTrainedTokenizerBase | None = None
-) -> Figure:
+def conflicts(result: DecodeResult, step: int, row: int = 0, *, tokenizer: Tokenizer | None = None) -> Figure:
     """What the selection told at a pass: its candidates by confidence, and the pairs that it flagged as arcs.
 
     For CAP-Decoding the arcs are conflicts. Numbers that it told of positions are drawn as lines. A filled
@@ -232,7 +227,7 @@ def _decoded(result: DecodeResult, row: int) -> Replay:
 def _label_positions(
     axes: Axes,
     decode: Replay,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Tokenizer | None,
     begin: int,
     end: int,
     texts: list[str] | None = None,

@@ -15,23 +15,20 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from depcap_jax.decoding.state import DecodeResult
 from depcap_jax.inspect.replay import Replay, replay
-from depcap_jax.text.spelling import spell, token_text
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from depcap_jax.text.spelling import Tokenizer, spell, token_text
 
 _TEMPLATE = Path(__file__).with_name("viewer.html")
 
 
 def page(
     *results: DecodeResult,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Tokenizer | None = None,
     names: Sequence[str] | None = None,
     prompt: str = "",
     title: str = "A decode, pass by pass",
@@ -94,7 +91,7 @@ def show(*results: DecodeResult, height: int = 620, **settings: Any) -> Any:
     return HTML(f'<div><iframe srcdoc="{document}" height="{int(height)}" style="{style}"></iframe></div>')
 
 
-def _run(decode: Replay, name: str, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+def _run(decode: Replay, name: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """What the page needs to know of one decode, cut to the positions that a block covered."""
     reach = decode.reach
     alternatives, chances = decode.alternatives[:reach], decode.alternative_confidence[:reach]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from depcap_jax.text.spelling import spell_runs
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from depcap_jax.text.spelling import Tokenizer, spell_runs
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or a conversation: [{"role": "user", "content": "..."}, ...]."""
@@ -25,7 +22,7 @@ class MissingTokenizerError(ValueError):
     """Text was given to, or wanted from, a model whose checkpoint has no tokenizer."""
 
 
-def require_tokenizer(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     """The tokenizer itself; raises `MissingTokenizerError`, saying what to do, if it is None."""
     if tokenizer is None:
         raise MissingTokenizerError(
@@ -45,7 +42,7 @@ class Codec:
       chat: None uses the chat template if there is one, True insists on it, False never does.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, vocab_size: int, chat: bool | None = None):
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, chat: bool | None = None):
         self._tokenizer: Any = require_tokenizer(tokenizer)
         if not callable(self._tokenizer):
             raise TypeError(f"tokenizer must be one of transformers, got {type(tokenizer).__name__}")

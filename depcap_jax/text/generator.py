@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import jax
 from tqdm import tqdm
@@ -16,9 +15,7 @@ from depcap_jax.decoding.stream import Snapshot, stream
 from depcap_jax.text.batching import Batcher, Decoded, check_key, row_keys
 from depcap_jax.text.codec import Codec, Prompt
 from depcap_jax.text.infill import Infilled, infill
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from depcap_jax.text.spelling import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +87,7 @@ class TextGenerator:
     def __init__(
         self,
         model: DiffusionLM,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         config: DecodeConfig | None = None,
         *,
         batch_size: int = 8,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+else:
+    Tokenizer = Any  # transformers takes seconds to import
 
 Decode = Callable[[list[int]], str]
 """A tokenizer's text of some ids."""
@@ -42,7 +44,7 @@ def spell_runs(runs: Iterable[Sequence[int] | None], decode: Decode) -> list[str
     return pieces
 
 
-def spell(tokens: Sequence[int] | np.ndarray, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
+def spell(tokens: Sequence[int] | np.ndarray, tokenizer: Tokenizer | None) -> list[str]:
     """The text of each token as it reads behind those before it, spaces included; "" for -1, a missing one.
 
     If none is missing, the pieces put together are the tokenizer's own text, special tokens included.
@@ -54,7 +56,7 @@ def spell(tokens: Sequence[int] | np.ndarray, tokenizer: PreTrainedTokenizerBase
     return spell_runs([None if token < 0 else [token] for token in ids], _with_special_tokens(tokenizer))
 
 
-def token_text(token: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
+def token_text(token: int, tokenizer: Tokenizer | None) -> str:
     """A token by itself: its text, or its number where there is no tokenizer; "" for -1."""
     if token < 0:
         return ""
@@ -95,6 +97,6 @@ def _complete(tokens: list[int], decode: Decode) -> list[int]:
     return tokens[:end]
 
 
-def _with_special_tokens(tokenizer: PreTrainedTokenizerBase) -> Decode:
+def _with_special_tokens(tokenizer: Tokenizer) -> Decode:
     settings = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
     return lambda ids: str(tokenizer.decode(ids, **settings))

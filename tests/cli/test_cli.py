@@ -168,7 +168,7 @@ def test_chat_answers_each_line(depcap):
 
 
 def test_demo_prints_answers_and_a_table(depcap):
-    lines = depcap("demo", "--problems", "4", "--show", "1", "--gen-length", "64").stdout.splitlines()
+    lines = depcap("demo", "--problems", "4", "--show", "1", "--gen-length", "32").stdout.splitlines()
     table = [line.split() for line in lines if line.startswith(("vanilla", "depcap"))]
     assert [row[0] for row in table] == ["vanilla", "depcap"]
     passes = [float(row[3]) for row in table]
@@ -298,7 +298,8 @@ def test_what_is_compiled_is_kept_for_the_next_start(environment):
     folder = Path(environment["XDG_CACHE_HOME"]) / "depcap_jax" / "compiled"
     answers = []
     for _ in range(2):
-        process = start("generate", QUESTION, *FAST, environment=environment, stdout=subprocess.PIPE)
+        options = ("--recipe", "vanilla", "--gen-length", "8")
+        process = start("generate", QUESTION, *options, environment=environment, stdout=subprocess.PIPE)
         answers.append(
             (process.communicate(timeout=300)[0], {p for p in folder.iterdir() if p.suffix != ".lock"})
         )

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from depcap_jax.cli.options import add_model_arguments, given_settings, load_model
-from depcap_jax.cli.terminal import out, table, working
+from depcap_jax.cli.terminal import out, working
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import CACHES, RECIPES
 from depcap_jax.evaluation.decoder import Decoder
@@ -72,7 +72,9 @@ def _show(name: str, record: Mapping[str, Any]) -> None:
 
 
 def _summary(runs: Mapping[str, Run]) -> Table:
-    made = table("recipe", "right", "passes per answer", "tokens/s", "speed-up")
+    made = Table("recipe", box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for name in ("right", "passes per answer", "tokens/s", "speed-up"):
+        made.add_column(name, justify="right", no_wrap=True)
     first = next(iter(runs.values())).summary["tokens_per_second"]
     for name, evaluated in runs.items():
         summary = evaluated.summary
