@@ -1,8 +1,8 @@
 """What is known of a run's problems; in a file, so that a killed run goes on.
 
 The file has a line per problem, written as soon as it is decoded; its first line tells which run it is.
-Problems are only ever appended, each once; a line that a kill cut off is dropped. The file is locked while
-a run writes to it.
+Problems are only ever appended, each once; a line that a kill cut off is dropped. Each line has a checksum: a
+damaged one is told and does not count, the others do. The file is locked while a run writes to it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import fcntl
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
+
+from depcap_jax.evaluation.provenance import fingerprint
 
 
 class Records:
@@ -51,19 +54,23 @@ class RecordFile(Records):
       identity: all that makes this run this run, as JSON.
 
     Raises:
-      ValueError: if the file belongs to another run, is damaged, or another process writes to it.
+      ValueError: if the file belongs to another run or to none, or another process writes to it.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]):
         super().__init__()
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is not a file")
+        identity = json.loads(json.dumps(identity))
+        self._run = fingerprint(identity)
         self._file = path.open("a+b")
         try:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{path} is being written by another process") from None
-            self._read(path, json.loads(json.dumps(identity)))
+            self._read(path, {"run": identity})
         except BaseException:
             self._file.close()
             raise
@@ -82,36 +89,53 @@ class RecordFile(Records):
         super().add_compilation(seconds)
         self._write({"compile_seconds": seconds})
 
-    def _read(self, path: Path, identity: Mapping[str, Any]) -> None:
+    def _read(self, path: Path, header: Mapping[str, Any]) -> None:
         self._file.seek(0)
         content = self._file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            self._file.truncate(len(whole))
-        lines = whole.splitlines()
+        *lines, torn = content.split(b"\n")
+        records = [_unseal(line, self._run if number else "") for number, line in enumerate(lines)]
+        if lines and records[0] not in (None, header):
+            raise ValueError(
+                f"{path} belongs to a run with other settings; remove it, or name another folder"
+            )
+        damaged = [str(number) for number, record in enumerate(records, start=1) if record is None]
+        if len(damaged) == len(lines) and not _seal(header, "").startswith(content):
+            raise ValueError(f"{path} holds no record of a run; remove it, or name another folder")
+        if damaged:
+            warnings.warn(
+                f"{path}: damaged, and decoded anew if it was a problem: line {', '.join(damaged)}",
+                stacklevel=4,
+            )
+        self._file.truncate(len(content) - len(torn))
         if not lines:
-            self._write({"run": identity})
-            return
-        for number, line in enumerate(lines, start=1):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                raise ValueError(
-                    f"{path}, line {number}, is damaged; remove the file to start anew"
-                ) from None
-            if number == 1 and record != {"run": identity}:
-                raise ValueError(
-                    f"{path} belongs to a run with other settings; remove it, or name another folder"
-                )
+            self._append(_seal(header, ""))
+        for record in filter(None, records[1:]):
             if "compile_seconds" in record:
                 self.compile_seconds += record["compile_seconds"]
-            elif number > 1:
+            else:
                 self.problems.setdefault(record["index"], record)
 
-    def _write(self, *lines: Mapping[str, Any]) -> None:
-        self._file.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    def _write(self, *records: Mapping[str, Any]) -> None:
+        self._append(b"".join(_seal(record, self._run) for record in records))
+
+    def _append(self, lines: bytes) -> None:
+        self._file.write(lines)
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def _seal(record: Mapping[str, Any], run: str) -> bytes:
+    """A line, with a checksum of what it says and of the run that it belongs to."""
+    return json.dumps({**record, "check": fingerprint([run, record])}).encode() + b"\n"
+
+
+def _unseal(line: bytes, run: str) -> dict[str, Any] | None:
+    """What a line says; None if it is not what was written."""
+    try:
+        record = json.loads(line)
+        return record if record.pop("check") == fingerprint([run, record]) else None
+    except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
+        return None
 
 
 def publish_text(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from depcap_jax.checkpoints.loading import load
 from depcap_jax.evaluation.decoder import Decoder, describe
 from depcap_jax.evaluation.engine import Subject
-from depcap_jax.evaluation.records import RecordFile, publish_text
+from depcap_jax.evaluation.records import publish_text
 from depcap_jax.evaluation.tasks import Problem, load_task
 from training import vocabulary
 
@@ -57,25 +57,6 @@ def test_tasks():
     with pytest.raises(ValueError, match="--allow-code-execution"):
         load_task("humaneval")
     assert Problem("", "", float, ("b", "\n")).cut("a\nbc") == "a"
-
-
-def test_record_file(tmp_path):
-    path = tmp_path / "run.jsonl"
-    with RecordFile(path, {"a": 1}) as records:
-        records.add([{"index": 0}, {"index": 2}])
-        records.add_compilation(1.5)
-        with pytest.raises(ValueError, match="problem 2 is recorded already"):
-            records.add([{"index": 2}])
-        with pytest.raises(ValueError, match="another process"):
-            RecordFile(path, {"a": 1})
-    with RecordFile(path, {"a": 1}) as records:
-        assert sorted(records.problems) == [0, 2]
-        assert records.compile_seconds == 1.5
-    with pytest.raises(ValueError, match="other settings"):
-        RecordFile(path, {"a": 2})
-    path.write_bytes(path.read_bytes() + b"damaged\n")
-    with pytest.raises(ValueError, match="line 5, is damaged"):
-        RecordFile(path, {"a": 1})
 
 
 def test_publish_text_leaves_the_old_file_on_an_error(tmp_path):
