@@ -17,6 +17,7 @@ from depcap_jax.evaluation.figures import require_matplotlib, save_figure
 from depcap_jax.evaluation.provenance import fingerprint
 from depcap_jax.evaluation.records import publish_text
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
+from depcap_jax.evaluation.scoring.sandbox import UNGUARDED
 from depcap_jax.evaluation.summary import COLUMNS, cells, failures, to_csv, to_markdown
 from depcap_jax.evaluation.tasks import Task, load_task
 
@@ -28,8 +29,12 @@ def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:
     """The model and the problems that the options name; what is wrong is found before the model is loaded."""
     if not getattr(arguments, "no_plots", True):
         require_matplotlib()
-    allow_code_execution(arguments.allow_code_execution)
+    allow_code_execution(arguments.allow_code_execution, unsafe=arguments.unsafe_code_execution)
     task = load_task(arguments.task, data=arguments.data, limit=arguments.limit)
+    if task.sandbox == UNGUARDED:
+        print(
+            "warning: no sandbox works here; what the model writes may do whatever you may", file=sys.stderr
+        )
     model, tokenizer = load_model(arguments)
     subject = Subject(
         str(arguments.model),

@@ -14,7 +14,7 @@ _PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
 
 
 def add_task_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --task, --data, --limit, --allow-code-execution, --batch-size, --seed, --no-chat and --out."""
+    """Adds the options of the task (--task, --data, ...) and of the run (--batch-size, --seed, ...)."""
     group = parser.add_argument_group("task")
     group.add_argument("--task", choices=TASKS, default="tiny", help="default: %(default)s")
     group.add_argument("--data", metavar="FOLDER", help="the task's JSONL files; default: from the hub")
@@ -23,6 +23,11 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-code-execution",
         action="store_true",
         help="let mbpp and humaneval run what the model writes, in a sandbox on this machine",
+    )
+    group.add_argument(
+        "--unsafe-code-execution",
+        action="store_true",
+        help="the same, also where no sandbox works: the code may then do whatever you may",
     )
     group = parser.add_argument_group("run")
     group.add_argument(

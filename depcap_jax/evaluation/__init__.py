@@ -18,7 +18,7 @@ decoder gives the same numbers in all of them. `harness/` has this library's mod
 from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.engine import Run, Subject, evaluate
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
-from depcap_jax.evaluation.scoring.sandbox import CodeExecutionError, Limits, Outcome, run_program
+from depcap_jax.evaluation.scoring.sandbox import CodeExecutionError, Limits, Outcome, find_guard, run_program
 from depcap_jax.evaluation.tasks import TASKS, Problem, Task, load_task
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Task",
     "allow_code_execution",
     "evaluate",
+    "find_guard",
     "load_task",
     "run_program",
 ]

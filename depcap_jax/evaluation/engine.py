@@ -154,6 +154,7 @@ def identify(
         "task": task.name,
         "problems": len(prompts),
         "data": fingerprint([task.fingerprint, prompts]),
+        "sandbox": task.sandbox,
         "recipe": decoder.recipe,
         "cache": decoder.cache,
         "decoder": describe(config),

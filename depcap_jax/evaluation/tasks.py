@@ -41,6 +41,8 @@ class Task:
 
     name: str
     problems: tuple[Problem, ...]
+    sandbox: str | None = None
+    """What guards this machine from the code that its scorers run, if they run any."""
 
     @property
     def fingerprint(self) -> str:
@@ -59,15 +61,15 @@ def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: i
 
     Raises:
       ValueError: if the name is unknown, the limit is not positive, or a file is missing.
-      CodeExecutionError: if the task runs model-written code and nobody allowed it.
+      CodeExecutionError: if the task runs model-written code, and nobody allowed it or no sandbox works here.
       ModuleNotFoundError: if lm-eval is needed and not installed.
     """
     if name not in TASKS:
         raise ValueError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
     if limit is not None:
         check_integer("limit", limit, 1)
-    if name in CODE_TASKS:
-        require_code_execution(name)  # now, and not after an hour of decoding
+    # Now, and not after an hour of decoding.
+    sandbox = require_code_execution(name) if name in CODE_TASKS else None
     if name == "tiny":
         if data is not None:
             raise ValueError(
@@ -76,7 +78,7 @@ def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: i
         return _tiny(limit)
     from depcap_jax.evaluation.harness.benchmarks import load_benchmark
 
-    return load_benchmark(name, data=data, limit=limit)
+    return dataclasses.replace(load_benchmark(name, data=data, limit=limit), sandbox=sandbox)
 
 
 def _tiny(limit: int | None) -> Task:

@@ -10,6 +10,7 @@ from depcap_jax.cli import main
 from depcap_jax.cli.commands.depcap_lm_eval import lm_eval_arguments
 from depcap_jax.evaluation.harness.benchmarks import TASK_FOLDER
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution, require_code_execution
+from depcap_jax.evaluation.scoring.sandbox import UNGUARDED
 
 TASKS = ["--include_path", str(TASK_FOLDER)]
 
@@ -22,9 +23,15 @@ def forbidden_again():
 
 @pytest.mark.parametrize("words", [["--tasks", "t"], ["--tasks=t"], ["-t", "t"], ["--config", "c.yaml"]])
 def test_our_options_take_effect_however_tasks_are_named(words):
-    said = lm_eval_arguments([*words, "--data", "/x", "--allow-code-execution"])
-    assert said == [*words, *TASKS, "--metadata", '{"data": "/x"}', "--confirm_run_unsafe_code"]
-    require_code_execution("humaneval")
+    assert lm_eval_arguments([*words, "--data", "/x"]) == [*words, *TASKS, "--metadata", '{"data": "/x"}']
+
+
+def test_code_is_run_in_the_sandbox_that_the_record_names(anyhow):
+    flag = "--unsafe-code-execution" if anyhow == UNGUARDED else "--allow-code-execution"
+    said = lm_eval_arguments(["--tasks", "t", flag])
+    metadata = f'{{"sandbox": "{anyhow}"}}'
+    assert said == ["--tasks", "t", *TASKS, "--confirm_run_unsafe_code", "--metadata", metadata]
+    assert require_code_execution("humaneval") == anyhow
 
 
 def test_an_own_folder_of_tasks_takes_the_place_of_ours():
@@ -42,6 +49,7 @@ def test_other_commands_are_left_alone():
         (["--tasks", "t", "--confirm_run_unsafe_code"], "only with --allow-code-execution"),
         (["ls", "tasks", "--data", "/x"], "belong to an evaluation"),
         (["--allow-code-execution"], "belong to an evaluation"),
+        (["--unsafe-code-execution"], "belong to an evaluation"),
     ],
 )
 def test_options_without_effect_are_errors(words, complaint):

@@ -181,8 +181,9 @@ def test_other_settings_never_resume(subject):
         name_of(subject, decoder=DECODER.change(cache="dual")),
         name_of(subject, load_task("tiny", limit=3)),
         name_of(subject, changed),
+        name_of(subject, dataclasses.replace(PAIR, sandbox="landlock")),
     }
-    assert len(names) == 5
+    assert len(names) == 6
 
 
 def test_another_model_never_resumes(subject, checkpoint, monkeypatch: pytest.MonkeyPatch):

@@ -21,6 +21,7 @@ from depcap_jax.evaluation.engine import Subject, evaluate
 from depcap_jax.evaluation.harness.benchmarks import TASK_FOLDER
 from depcap_jax.evaluation.harness.lm import DepCapLM
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
+from depcap_jax.evaluation.scoring.sandbox import UNGUARDED
 from depcap_jax.evaluation.tasks import load_task
 from depcap_jax.text.generator import TextGenerator
 
@@ -58,7 +59,7 @@ def asked(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
 
 @pytest.mark.parametrize("name", ["gsm8k", "math500", "mbpp", "humaneval"])
 def test_task_files(name, data):
-    allow_code_execution()
+    allow_code_execution(unsafe=True)
     try:
         task = load_task(name, data=data)
         shots = {"gsm8k": 5, "math500": 4, "mbpp": 3, "humaneval": 0}[name]
@@ -184,7 +185,7 @@ def test_lm_eval_and_the_engine_agree(lm, checkpoint, data, tmp_path):
 
 
 @pytest.mark.slow
-def test_command(checkpoint, data, tmp_path):
+def test_command(checkpoint, data, tmp_path, anyhow):
     words = [
         "--model",
         "depcap",
@@ -200,9 +201,14 @@ def test_command(checkpoint, data, tmp_path):
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "--allow-code-execution" in refused.stderr.splitlines()[-1]
-    done = subprocess.run([*command, "--allow-code-execution"], capture_output=True, text=True, check=False)
+    flag = "--unsafe-code-execution" if anyhow == UNGUARDED else "--allow-code-execution"
+    command += [flag, "--output_path", str(tmp_path / "results")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "depcap_humaneval" in done.stdout
+    (results,) = (tmp_path / "results").rglob("*.json")
+    configs = json.loads(results.read_text())["configs"]
+    assert configs["depcap_humaneval"]["metadata"]["sandbox"] == anyhow
     lines = [json.loads(line) for line in (tmp_path / "r.jsonl").open()]
     assert len(lines) == 3
     assert all(line["nfe"] >= 1 for line in lines)

@@ -100,7 +100,7 @@ def test_what_changes_no_answer_keeps_the_key(edit, tmp_path):
         "models/layers.py",
         "text/codec.py",
         "evaluation/scoring/answers.py",
-        "evaluation/scoring/jail.py",
+        "evaluation/scoring/jail/locks.py",
         "tiny/checker.py",
         "tiny/words.py",
     ],

@@ -1,163 +1,199 @@
-"""The sandbox: every program runs in a process of its own, all of them side by side, once."""
+"""The sandbox: what a right program may do, which guard is taken, and what its filter refuses."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import tempfile
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from depcap_jax.evaluation.scoring.sandbox import Limits, Outcome, run_program
+from depcap_jax.evaluation.scoring import sandbox
+from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution, require_code_execution
+from depcap_jax.evaluation.scoring.sandbox import (
+    GUARDS,
+    UNGUARDED,
+    CodeExecutionError,
+    Limits,
+    Outcome,
+    find_guard,
+    run_program,
+)
 
-LIMITS = Limits(cpu_seconds=1, seconds=60)
 RIGHT = "def double(x):\n    return 2 * x\n"
-TESTS = "assert double(2) == 4"
+TESTS = "assert double(2) == 4\nassert double(5) == 10"
 
-TRICKS = {
-    "exit": ("import os\nos._exit(0)", "status 0 before its tests"),
-    "SystemExit": ("import sys\nsys.exit(0)", "SystemExit"),
-    "exit in the function": ("def double(x):\n    import os\n    os._exit(0)", "status 0 before its tests"),
-    "print": ("print('passed')\nprint('ready')", "NameError"),
-    "write": (
-        "import os\nfor pipe in range(3, 1024):\n"
-        "    try:\n        os.write(pipe, b'passed')\n    except OSError:\n        pass\nos._exit(0)",
-        "status 0 before its tests",
-    ),
-    "swallow": ("def double(x):\n    return 4\n'''", "SyntaxError"),
-    "exec": ("import builtins\nbuiltins.exec = lambda *_: None", "NameError"),
-    "compile": ("import builtins\nbuiltins.compile = lambda *_, **__: 'pass'", "NameError"),
-    "frame": ("import sys\nsys._getframe(1).f_locals.get('parts', []).clear()", "NameError"),
-    "atexit": (
-        "import atexit, os\natexit.register(os._exit, 0)\nraise ValueError('early')",
-        "ValueError: early",
-    ),
-}
+CROSSING = """
+import collections, dataclasses
 
-BOMBS = {
-    "fork": "import os\nwhile True:\n    os.fork()",
-    "subprocess": "import subprocess\nsubprocess.run(['true'])",
-    "system": "import os\nos.system('true')",
-    # Beneath what Python's audit events see: the kernel's limit alone stands in the way.
-    "thread": "import threading\nthreading.Thread(target=print).start()",
-}
+class Node:
+    def __init__(self, value): self.value, self.left = value, None
 
-WRITERS = {
-    "open": "open({outside!r}, 'w').write('x')",
-    "mkdir": "import os\nos.mkdir({outside!r})",
-    # Python's audit event names a folder by its handle only: here the kernel alone stands in the way.
-    "handle": "import os\nos.mkdir('handle', dir_fd=os.open({shared!r}, os.O_RDONLY))",
-    "rename": "import os\nopen('inside.txt', 'w').close()\nos.rename('inside.txt', {outside!r})",
-}
+@dataclasses.dataclass
+class Pair:
+    x: "int"
 
-LOOKS_AROUND = """
-import os, sys, __main__
-assert 'A_SECRET' not in os.environ
-assert not any(name.startswith('depcap') for name in sys.modules)
-assert not hasattr(__main__, 'lock_in')
+LIMIT = 3
+def depth(node): return 0 if node is None else 1 + depth(node.left)
+def count(values): return collections.Counter(values)
+def below(n): return (i for i in range(n))
+def add(pairs): return sum(pair.x for pair in pairs)
+def kinds(): return [None, True, 1, 0.5, float("inf"), 2j, "\\ud800", b"a", (1,), {2}, {(3,): frozenset()}]
+def is_a(value, kind): return isinstance(value, kind)
+def adder(n): return lambda x, *, more=0: x + n + more
+def power(n): return 10**n
+if __name__ == "__main__":
+    print(input())
+"""
+CROSSING_TESTS = """
+root = Node(1)
+root.left = Node(2)
+root.left.left = Node(3)
+assert depth(root) == 3 and root.left.value == 2
+assert count("aab") == {"a": 2, "b": 1} and list(below(LIMIT)) == [0, 1, 2]
+assert add([Pair(1), Pair(2)]) == 3
+assert kinds() == [None, True, 1, 0.5, float("inf"), 2j, "\\ud800", b"a", (1,), {2}, {(3,): frozenset()}]
+assert is_a(3, int) and not is_a(3, str) and adder(3)(4, more=5) == 12 and power(9999) == 10**9999
+def check(candidate):
+    assert [candidate(i) for i in range(3)] == [1, 10, 100], "a function's own names"
+check(power)
+"""
+NUMPY = """
+import numpy
+def sums(n): return (numpy.eye(n) @ numpy.arange(n)).sum(), numpy.arange(n).sum(), numpy.bool_(n)
 """
 
-BY_HAND = "if __name__ == '__main__':\n    print(double(int(input())))"
+
+def test_right_and_wrong(guard):
+    assert run_program(RIGHT, TESTS, guard=guard) == Outcome(True, "")
+    assert run_program("def double(x):\n    return 4", TESTS, guard=guard) == Outcome(
+        False, "AssertionError: "
+    )
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Path]:
-    """A folder that everyone may reach and write to, as /tmp is; pytest's own are closed to others."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        yield Path(folder)
+def test_what_crosses(anyhow):
+    assert run_program(CROSSING, CROSSING_TESTS, guard=anyhow) == Outcome(True, "")
+    assert run_program(NUMPY, "assert sums(3) == (3.0, 3, True)", guard=anyhow) == Outcome(True, "")
+    assert run_program("def sum(a, b):\n    return 6", "assert sum(10, 15) == 6", guard=anyhow).passed
 
 
-@pytest.fixture(scope="module")
-def outcomes(shared: Path) -> dict[str, Outcome]:
-    """What became of each program, by name."""
-    programs: dict[str, tuple[list[str], Limits]] = {
-        "right": ([RIGHT, TESTS], Limits()),
-        "wrong": (["def double(x):\n    return x\n", TESTS], Limits()),
-        "sleep": (["import time\ntime.sleep(1000)"], Limits(seconds=5)),
-        "loop": ([RIGHT, "while True:\n    pass"], LIMITS),
-        "memory": (["x = bytearray(1 << 31)", "pass"], LIMITS),
-        "inside": (["import os\nassert os.listdir() == []\nopen('inside.txt', 'w').write('x')"], Limits()),
-        "large file": (["open('large', 'wb').write(bytes(1 << 22))"], LIMITS),
-        "network": (["import socket\nsocket.create_connection(('127.0.0.1', 9))"], LIMITS),
-        "secret": ([LOOKS_AROUND], Limits()),
-        "by hand": ([f"{RIGHT}\n{BY_HAND}", TESTS], Limits()),
-        "numpy": (
-            ["import numpy\ndef double(x):\n    return (numpy.eye(2) @ [x, x]).sum()", TESTS],
-            Limits(),
-        ),
-    }
-    programs |= {f"trick {name}": ([trick, TESTS], LIMITS) for name, (trick, _) in TRICKS.items()}
-    programs |= {f"bomb {name}": ([bomb], LIMITS) for name, bomb in BOMBS.items()}
-    programs |= {
-        f"writer {name}": ([program.format(shared=str(shared), outside=str(shared / name))], LIMITS)
-        for name, program in WRITERS.items()
-    }
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        patch.setenv("A_SECRET", "42")
-        results = pool.map(lambda program: run_program(*program), programs.values())
-        return dict(zip(programs, results, strict=True))
+def test_tests_are_not_fooled_by_names(anyhow):
+    program = "double = abs = all = len = lambda *_: True\nassert 'check' not in globals()"
+    assert not run_program(
+        program, "assert all([abs(double(2) - 4) < 1, len([1]) == 1])", guard=anyhow
+    ).passed
 
 
-def test_right_and_wrong(outcomes):
-    assert outcomes["right"].passed
-    assert not outcomes["wrong"].passed
-    assert outcomes["wrong"].reason.startswith("AssertionError")
+def test_another_user(guard):
+    """Whoever is root here runs it once more as somebody else."""
+    program = (
+        f"from {sandbox.__name__} import *\nprint(run_program('x = 1', 'assert x == 1', guard={guard!r}))"
+    )
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    try:
+        command = [sys.executable, "-c", program]
+        said = subprocess.run(
+            command, user=65534, group=65534, cwd="/", capture_output=True, text=True, check=False
+        )
+    except PermissionError:
+        pytest.skip(f"needs a Python that others may use; {sys.executable} is root's")
+    assert said.stdout == "Outcome(passed=True, reason='')\n", said.stderr
 
 
-@pytest.mark.parametrize("name", TRICKS)
-def test_tricks_do_not_pass(name, outcomes):
-    assert not outcomes[f"trick {name}"].passed
-    assert TRICKS[name][1] in outcomes[f"trick {name}"].reason
+@pytest.fixture
+def nothing_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine with a bubblewrap that fails, as where namespaces are forbidden, and with no other guard."""
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: no namespaces here' >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setitem(sandbox._ENVIRONMENT, "PATH", str(tmp_path))
+    monkeypatch.setattr(sandbox, "GUARDS", ("bubblewrap",))
+    find_guard.cache_clear()
+    yield
+    find_guard.cache_clear()
+    allow_code_execution(False)
 
 
-def test_an_endless_loop_ends(outcomes):
-    assert outcomes["sleep"].reason == "not done after 5 s"
-    assert not outcomes["loop"].passed
-    assert outcomes["loop"].reason in ("ended by SIGKILL", "out of CPU time", "not done after 60 s")
+def test_a_guard_is_found_by_trying(nothing_works, monkeypatch):
+    try:
+        run_program("", "", guard="landlock")
+    except CodeExecutionError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(sandbox, "GUARDS", GUARDS)
+    assert find_guard() == "landlock"
 
 
-def test_a_memory_bomb_fails(outcomes):
-    assert outcomes["memory"].reason.startswith("MemoryError")
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_fork_bomb_fails(name, outcomes):
-    outcome = outcomes[f"bomb {name}"]
-    assert not outcome.passed
-    assert outcome.reason.startswith(("PermissionError", "BlockingIOError", "RuntimeError: can't start"))
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_files_are_written_inside_only(name, outcomes, shared):
-    assert "PermissionError" in outcomes[f"writer {name}"].reason
-    assert not (shared / name).exists()
-    assert outcomes["inside"].passed
-
-
-def test_a_large_file_fails(outcomes):
-    assert not outcomes["large file"].passed
-    assert "too large" in outcomes["large file"].reason
-
-
-def test_no_network(outcomes):
-    assert outcomes["network"].reason.startswith("PermissionError: socket.")
-
-
-def test_it_sees_nothing_of_us(outcomes):
-    assert outcomes["secret"].passed
-
-
-def test_what_runs_only_by_hand_is_not_run(outcomes):
-    assert outcomes["by hand"].passed
-
-
-def test_numpy_works(outcomes):
-    assert outcomes["numpy"].passed
+def test_without_a_guard_code_runs_only_if_unsafe_is_allowed(nothing_works):
+    allow_code_execution()
+    with pytest.raises(
+        CodeExecutionError, match=r"no sandbox works here \(.*bwrap: no namespaces here\)"
+    ) as error:
+        require_code_execution("mbpp")
+    assert "install bubblewrap" in str(error.value)
+    assert "--unsafe-code-execution" in str(error.value)
+    with pytest.raises(CodeExecutionError, match="no sandbox works here"):
+        run_program(RIGHT, TESTS)
+    allow_code_execution(unsafe=True)
+    assert require_code_execution("mbpp") == UNGUARDED
+    assert run_program(RIGHT, TESTS, guard=UNGUARDED).passed
 
 
 def test_limits_are_checked():
     with pytest.raises(ValueError, match=r"memory must be .* of at least 1, got 0"):
         Limits(memory=0)
+
+
+REFUSED = """
+clone fork vfork execve execveat clone3 kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal
+socket ptrace process_vm_readv process_vm_writev kcmp prlimit64 setpriority ioprio_set sched_setparam
+sched_setscheduler sched_setattr sched_setaffinity migrate_pages move_pages chmod fchmod fchmodat chown fchown
+lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr fsetxattr removexattr lremovexattr
+fremovexattr shmget shmat shmctl shmdt semget semop semctl semtimedop msgget msgsnd msgrcv msgctl mq_open
+mq_unlink add_key request_key keyctl unshare setns bpf perf_event_open userfaultfd name_to_handle_at
+open_by_handle_at io_uring_setup
+"""
+NEEDED = """
+read write openat close fstat lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask ioctl fcntl dup
+getpid getrandom futex exit_group getdents64 clock_gettime socketpair sendmsg recvfrom memfd_create
+mkdirat renameat unlinkat ftruncate getcwd chdir sched_getaffinity getpriority
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "header"),
+    [("x86_64", "x86_64-linux-gnu/asm/unistd_64.h"), ("aarch64", "asm-generic/unistd.h")],
+)
+def test_the_numbers_of_system_calls_are_the_kernels(machine, header):
+    path = Path("/usr/include", header)
+    if not path.exists():
+        pytest.skip(f"needs the kernel's {path}")
+    numbers = {
+        name: int(n) for name, n in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text())
+    }
+    _, control, device, refused = locks().MACHINES[machine]
+    assert (control, device) == (numbers["fcntl"], numbers["ioctl"])
+    spans = [[*map(int, f"{span}-{span}".split("-")[:2])] for span in refused.split()]
+
+    known = [name for name in REFUSED.split() if name in numbers]  # a machine does not have all of them
+    assert len(known) > 50
+
+    def is_refused(name: str) -> bool:
+        return any(low <= numbers[name] <= high for low, high in spans)
+
+    assert [name for name in known if not is_refused(name)] == []
+    assert [name for name in NEEDED.split() if is_refused(name)] == []
+
+
+def locks() -> ModuleType:
+    """The module of the jail that locks it."""
+    spec = importlib.util.spec_from_file_location("locks", Path(sandbox._JAIL, "locks.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -37,7 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def permitted() -> Iterator[None]:
-    allow_code_execution()
+    allow_code_execution(unsafe=True)  # behind a guard, where one works
     yield
     allow_code_execution(False)
 

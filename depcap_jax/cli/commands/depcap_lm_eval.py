@@ -1,7 +1,7 @@
 """`depcap lm-eval`: lm-eval's own command line, with the model `depcap` and our tasks in it.
 
-Two options are ours: `--data FOLDER` (JSONL files instead of the hub) and `--allow-code-execution`. All
-others are lm-eval's; its `--include_path` takes the place of our tasks.
+Three options are ours: `--data FOLDER` (JSONL files instead of the hub), `--allow-code-execution` and
+`--unsafe-code-execution`. All others are lm-eval's; its `--include_path` takes the place of our tasks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs=argparse.REMAINDER,
         metavar="...",
-        help="lm-eval's options, and two of ours: --data FOLDER, with JSONL files instead of the hub, and "
-        "--allow-code-execution, to let mbpp and humaneval run what the model writes in a sandbox",
+        help="lm-eval's options, and three of ours: --data FOLDER, with JSONL files instead of the hub, "
+        "--allow-code-execution, to let mbpp and humaneval run what the model writes in a sandbox, and "
+        "--unsafe-code-execution, to let them also where no sandbox works",
     )
 
 
@@ -61,19 +62,23 @@ def lm_eval_arguments(words: Sequence[str]) -> list[str]:
     parser.add_argument("--data")
     parser.add_argument("--include_path")
     parser.add_argument("--allow-code-execution", action="store_true")
+    parser.add_argument("--unsafe-code-execution", action="store_true")
     ours, rest = parser.parse_known_args(words)
+    allowed = ours.allow_code_execution or ours.unsafe_code_execution
     runs = bool(rest) and rest[0] not in _OTHER_COMMANDS and not {"-h", "--help"} & set(rest)
-    if "--confirm_run_unsafe_code" in rest and not ours.allow_code_execution:
+    if "--confirm_run_unsafe_code" in rest and not allowed:
         raise ValueError("model-written code is run only with --allow-code-execution")
-    if (ours.data is not None or ours.allow_code_execution) and not runs:
+    if (ours.data is not None or allowed) and not runs:
         raise ValueError(
             "--data and --allow-code-execution belong to an evaluation: --model depcap --tasks ..."
         )
+    allow_code_execution(ours.allow_code_execution, unsafe=ours.unsafe_code_execution)
     if runs or ours.include_path:
         rest += ["--include_path", ours.include_path or str(TASK_FOLDER)]
-    if ours.data is not None:
-        rest += ["--metadata", json.dumps({"data": ours.data})]
-    if ours.allow_code_execution:
+    metadata = {} if ours.data is None else {"data": ours.data}
+    if allowed:
         rest += ["--confirm_run_unsafe_code"]
-    allow_code_execution(ours.allow_code_execution)
+        metadata["sandbox"] = require_code_execution("lm-eval")  # for its record
+    if metadata:
+        rest += ["--metadata", json.dumps(metadata)]
     return rest or ["--help"]

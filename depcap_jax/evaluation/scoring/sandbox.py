@@ -1,9 +1,14 @@
-"""Runs model-written code with its tests: in a process of its own, limited, offline, in an empty folder.
+"""Runs a program that a model wrote and its tests, in two processes that can do nothing else.
 
-The program counts as passed only if a random token comes back that is read and returned after its last
-test: neither a clean exit before the tests nor anything that it prints is mistaken for that. `jail.py` is
-what happens on the other side and lists what locks the program in. This is a guard against what models write
-by accident, and against cheap tricks; code that was written to break out belongs into a virtual machine.
+`jail/` is what they run: the tests call the program's functions across a socket, and both lock themselves in.
+Around them is a guard, the first of these that works here, which one empty program shows:
+
+- `bubblewrap`: a system of their own, read-only but for a small `/tmp`; no home, no network, no others;
+- `landlock`: they can read Python and the system's libraries, and write nothing.
+
+What remains: a program sees what its functions are called with, so it may know answers by heart; it is asked
+for names that its tests use and do not define; with `landlock` it sees which files exist. And all of it is as
+good as the kernel: code that was written to attack that belongs into a virtual machine.
 """
 
 from __future__ import annotations
@@ -11,21 +16,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import secrets
-import signal
+import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from depcap_jax.decoding.policy import check_integer
-from depcap_jax.evaluation.scoring.jail import READY
 
-_JAIL = Path(__file__).with_name("jail.py")
-# NumPy's linear algebra would start threads, which the limit on processes forbids, and fail.
+GUARDS = ("bubblewrap", "landlock")
+UNGUARDED = "none"
+"""In place of a guard: limits on time and memory, and otherwise all rights of whoever runs it."""
+
+_JAIL = str(Path(__file__).with_name("jail"))
+_READABLE = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", sys.prefix, sys.base_prefix, _JAIL)
+# NumPy's linear algebra would start threads, which is refused, and fail.
 _THREADS = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", **_THREADS}
+_ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", **_THREADS}
+_SILENT: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +47,15 @@ class Limits:
     """By the clock, for those that wait."""
     memory: int = 1 << 30
     """Bytes of address space."""
-    file_size: int = 1 << 20
-    """Bytes of any file that it writes."""
+    disk: int = 1 << 20
+    """Bytes in all files of its `/tmp`, which it has with bubblewrap only; their number is not limited."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_integer(field.name, getattr(self, field.name), 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a program ended."""
 
     passed: bool
@@ -56,71 +64,64 @@ class Outcome:
 
 
 class CodeExecutionError(ValueError):
-    """Model-written code was to be run, but nobody allowed it, or the sandbox does not work here."""
+    """Model-written code was to be run, but nobody allowed it, or no sandbox works here."""
 
 
-def run_program(parts: Sequence[str], limits: Limits | None = None) -> Outcome:
-    """Runs a program's parts one after another in one module, such as a function and then its tests.
+def run_program(program: str, tests: str, limits: Limits | None = None, guard: str | None = None) -> Outcome:
+    """Whether a program passes its tests: code that it does not see, calls its functions, and raises nothing.
 
-    Each part is compiled on its own, so an unfinished one cannot swallow the next.
+    What crosses is copied. The guard is one of `GUARDS` or `UNGUARDED`, by default `find_guard()`.
 
     Raises:
-      CodeExecutionError: if the sandbox itself did not start.
+      CodeExecutionError: if the sandbox does not start. Whatever a program does is an outcome.
     """
-    limits = limits or Limits()
-    token = secrets.token_hex(16).encode()
-    job = json.dumps({"parts": list(parts), "limits": dataclasses.asdict(limits)}).encode()
-    reader, writer = os.pipe()
-    # The sandbox may give the folder to another user, hence no complaint if it cannot be cleaned up.
-    with tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True) as folder:
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-B", str(_JAIL), str(writer)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(writer,),
-                start_new_session=True,
-                cwd=folder,
-                env={**_ENVIRONMENT, "HOME": folder, "TMPDIR": folder},
-            )
-        finally:
-            os.close(writer)
-        timed_out = _feed_and_wait(process, b"%12d" % len(job) + job + token, limits.seconds)
-        os.set_blocking(reader, False)
-        with open(reader, "rb") as results:
-            said = results.read(4096) or b""
-    if not said.startswith(READY):
-        how = f"in {limits.seconds} s" if timed_out else f"(exit status {process.returncode})"
-        raise CodeExecutionError(f"the sandbox did not start {how}")
-    said = said.removeprefix(READY)
-    if timed_out:
-        return Outcome(False, f"not done after {limits.seconds} s")
-    if process.returncode == 0 and secrets.compare_digest(said, token):
-        return Outcome(True, "")
-    return Outcome(False, _reason(said, process.returncode))
-
-
-def _feed_and_wait(process: subprocess.Popen[bytes], job: bytes, seconds: int) -> bool:
-    """Hands over the job and waits; True if time was up. Nothing of the process group is left running."""
+    limits, guard = limits or Limits(), guard or find_guard()
+    job, late = json.dumps([program, tests]).encode(), f"not done after {limits.seconds} s"
+    one, other = socket.socketpair()
     try:
-        process.communicate(job, timeout=seconds)
-        return False
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
+        with one, other, subprocess.Popen(**_side("program", one, guard, limits), **_SILENT) as running:
+            one.close()
+            try:
+                side = _side("tests", other, guard, limits)
+                done = subprocess.run(**side, input=job, capture_output=True, timeout=limits.seconds)
+                said, words = done.stdout, done.stderr.decode(errors="replace").strip()
+            finally:
+                running.kill()
+    except subprocess.TimeoutExpired as error:
+        said, words = (error.stdout or b"") + late.encode(), late
+    except OSError as error:
+        said, words = b"", str(error)
+    ready, _, verdict = said.partition(b"\n")
+    if ready != b"ready":
+        last = words.rpartition("\n")[2]  # of a traceback
+        raise CodeExecutionError(f"{guard} does not start: {last}")
+    reason = verdict.decode().strip('"\n') or "its tests ran out of CPU time or memory"
+    return Outcome(True, "") if verdict == b"passed\n" else Outcome(False, reason)
+
+
+def _side(name: str, end: socket.socket, guard: str, limits: Limits) -> dict[str, Any]:
+    """How a side of the jail is started, with its end of the socket, behind the guard."""
+    most = {"CPU": limits.cpu_seconds, "AS": limits.memory, "FSIZE": limits.disk, "NPROC": 1, "NOFILE": 64}
+    readable = _READABLE if guard == "landlock" else ()
+    settings = json.dumps({"limits": most, "readable": readable, "guarded": guard != UNGUARDED})
+    command = [sys.executable, "-IB", "-Xint_max_str_digits=0", _JAIL, name, str(end.fileno()), settings]
+    if guard == "bubblewrap":
+        binds = [word for path in _READABLE for word in ("--ro-bind-try", path, path)]
+        own = ["--size", str(limits.disk), "--tmpfs", "/tmp", *binds, "--dev-bind", os.devnull, os.devnull]
+        away = ["--remount-ro", "/", "--unshare-all", "--die-with-parent", "--chdir", "/tmp"]
+        command = ["bwrap", *own, *away, *command]
+    handles = (end.fileno(),)
+    return {"args": command, "pass_fds": handles, "cwd": "/", "env": _ENVIRONMENT, "start_new_session": True}
+
+
+@cache
+def find_guard() -> str:
+    """The first guard that works here; CodeExecutionError if none does."""
+    said = []
+    for guard in GUARDS:
         try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            process.kill()
-        process.wait()
-
-
-def _reason(said: bytes, status: int) -> str:
-    if status < 0:
-        name = signal.Signals(-status).name
-        return {"SIGXCPU": "out of CPU time", "SIGXFSZ": "a file became too large"}.get(
-            name, f"ended by {name}"
-        )
-    text = said.decode(errors="replace").strip()
-    return text if text and status == 1 else f"ended with status {status} before its tests did"
+            run_program("", "", guard=guard)
+            return guard
+        except CodeExecutionError as error:
+            said.append(str(error))
+    raise CodeExecutionError(f"no sandbox works here ({'; '.join(said)}): install bubblewrap")
