@@ -75,13 +75,10 @@ def generate_canvas(
     With `stop_at_eos` a row ends at an end-of-text token: later gaps stay open, and hold the pad id.
 
     Args:
-      model: as for `generate`.
+      model, config, key, trace: as for `generate`.
       tokens: [B, T] integers; what stands at open positions does not matter.
       open: [B, T] bool; from the first to the last of a row at most `config.gen_length` positions.
       lengths: [B] integers; positions from there on are padding.
-      config: how to decode.
-      key: as for `generate`.
-      trace: as for `generate`.
 
     Returns:
       As `generate`, of the `config.gen_length` positions from each row's first open one.
@@ -125,10 +122,9 @@ def start(
     """The state of a fresh batch: each prompt, then its answer's open positions, then padding.
 
     Args:
-      model: as for `generate`.
+      model, config: as for `generate`.
       prompt_ids: [B, P] int32.
       prompt_lengths: [B] int32.
-      config: as for `generate`.
       key: [B] keys, or None without sampling.
     """
     chex.assert_rank([prompt_ids, prompt_lengths], [2, 1])
