@@ -72,9 +72,9 @@ def _show(name: str, record: Mapping[str, Any]) -> None:
 
 
 def _summary(runs: Mapping[str, Run]) -> Table:
-    made = Table("recipe", box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for name in ("right", "passes per answer", "tokens/s", "speed-up"):
-        made.add_column(name, justify="right", no_wrap=True)
+    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for index, name in enumerate(("recipe", "right", "passes per answer", "tokens/s", "speed-up")):
+        made.add_column(name, justify="right" if index else "left", no_wrap=True)
     first = next(iter(runs.values())).summary["tokens_per_second"]
     for name, evaluated in runs.items():
         summary = evaluated.summary
