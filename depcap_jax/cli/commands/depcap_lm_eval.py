@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from depcap_jax.evaluation.harness.benchmarks import TASK_FOLDER, require_lm_eval
-from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
+from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution, require_code_execution
 
 EXAMPLES = """
   depcap lm-eval --model depcap --model_args pretrained=M,recipe=depcap,cache=dual --tasks depcap_gsm8k
