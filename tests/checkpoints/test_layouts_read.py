@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,10 @@ from depcap_jax.checkpoints.huggingface.config_json import from_config_json, rea
 from depcap_jax.checkpoints.huggingface.export import export
 from depcap_jax.checkpoints.huggingface.keys import TABLES, entries
 from depcap_jax.checkpoints.loading import load, open_checkpoint
+from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.cli import main
 from depcap_jax.models import ConfigError
+from depcap_jax.text.codec import require_tokenizer
 
 QWEN2 = {**QWEN2_05B, "mask_token_id": 151665, "predicts_next": True}
 
@@ -85,8 +88,7 @@ def test_config_refuses_by_name_and_value(published, name, value):
     ],
 )
 def test_plain_rotations_are_read_in_any_form(rope):
-    content = {name: value for name, value in {**QWEN3_06B, **rope}.items() if value is not None}
-    assert from_config_json(content).rope_theta == 5e5
+    assert from_config_json({**QWEN3_06B, **rope}).rope_theta == 5e5
 
 
 @pytest.mark.parametrize("published", [ILLADA_8B, QWEN2, {**QWEN2, "predicts_next": False}, QWEN3_06B])
@@ -111,6 +113,27 @@ def test_mask_comes_from_the_file_then_the_tokenizer_then_the_table(tmp_path):
     assert read_config(here).mask_token_id == 3
     (tmp_path / "tokenizer_config.json").write_text("{}")
     assert read_config(here).mask_token_id == 151669
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_mask_of_a_byte_level_tokenizer_is_found(where, tmp_path):
+    """Qwen's own files: a vocabulary of bytes, merges, and tokens that were added behind them."""
+    from tokenizers import pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    files: dict[str, Any] = {
+        "vocab.json": {char: index for index, char in enumerate(alphabet)} | {"he": 256},
+        "added_tokens.json": {"<|endoftext|>": 257, "<|im_end|>": 258, "<M>": 259},
+        "tokenizer_config.json": {"eos_token": "<|endoftext|>", "tokenizer_class": "Qwen2Tokenizer"},
+        "special_tokens_map.json": {},
+    }
+    files[where]["mask_token"] = "<M>"
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nh e\n")
+    folder = folder_with(tmp_path, {**QWEN2_05B, "predicts_next": False})
+    assert read_config(folder).mask_token_id == 259
+    assert require_tokenizer(load_tokenizer(folder))("hey<M>")["input_ids"] == [256, 88, 259]
 
 
 def test_end_of_text_comes_from_the_tokenizer_too(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from word_tokenizer import MASK, VOCAB_SIZE, word_tokenizer
 
@@ -25,6 +27,15 @@ def test_chat_template_is_used_if_there_is_one():
     assert encode(templated, "") == [500, 501]
     assert encode(bare, "") == []
     assert encode(bare, "w1 <mask>") == [1, MASK]
+
+
+def test_template_that_asks_is_told_not_to_think():
+    """As Qwen3's does; nothing changes for templates that do not ask."""
+    asking = copy.deepcopy(BARE)
+    asking.chat_template = (
+        "<assistant> {% if enable_thinking is not defined or enable_thinking %}w9{% endif %}"
+    )
+    assert encode(Codec(asking, VOCAB_SIZE), "w2") == [501]
 
 
 def test_what_cannot_be_encoded_is_named():

@@ -41,6 +41,7 @@ def read_config(
             f"{repository} sees no block behind its own (BD3-LM); implemented: models that see all positions"
         )
     try:
+        _model_type(content)  # before the tokenizer of some other kind of model is tried
         return from_config_json({**known, **_tokenizer_ids(content, folder), **_present(content)})
     except ConfigError as error:
         raise CheckpointConfigError(f"{folder}: {error}") from None
@@ -154,8 +155,8 @@ def _with_plain_rope(content: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(rope, dict):
         return dict(content)
     plain = {"rope_theta": rope.get("rope_theta"), "rope_type": "default", "type": "default", "factor": 1.0}
-    is_plain = rope.items() <= plain.items()
-    return {"rope_theta": rope.get("rope_theta"), **content, "rope_scaling": None if is_plain else rope}
+    scaling = None if rope.items() <= plain.items() else rope
+    return {**_present({"rope_theta": rope.get("rope_theta")}), **_present(content), "rope_scaling": scaling}
 
 
 class _Fields:
