@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy
 import pytest
 
 from depcap_jax.evaluation.scoring import sandbox
@@ -78,8 +79,13 @@ def test_right_and_wrong(guard):
 
 def test_what_crosses(anyhow):
     assert run_program(CROSSING, CROSSING_TESTS, guard=anyhow) == Outcome(True, "")
-    assert run_program(NUMPY, "assert sums(3) == (3.0, 3, True)", guard=anyhow) == Outcome(True, "")
     assert run_program("def sum(a, b):\n    return 6", "assert sum(10, 15) == 6", guard=anyhow).passed
+
+
+def test_numpys_numbers_cross(guard):
+    if not numpy.__file__.startswith((sys.prefix, sys.base_prefix)):
+        pytest.skip(f"needs NumPy in {sys.prefix}, which is all that the sandbox sees of Python")
+    assert run_program(NUMPY, "assert sums(3) == (3.0, 3, True)", guard=guard) == Outcome(True, "")
 
 
 def test_tests_are_not_fooled_by_names(anyhow):
