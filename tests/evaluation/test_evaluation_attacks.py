@@ -18,7 +18,7 @@ from depcap_jax.evaluation.scoring.sandbox import Limits, Outcome, run_program
 TESTS = "assert double(2) == 4\nassert double(5) == 10"
 SMALL = Limits(cpu_seconds=1, seconds=20, memory=1 << 29)
 
-# Tried one after another in one process; each would raise nothing if it worked.
+# Tried one after another in one process; each would raise nothing if it worked, and leave nothing behind.
 ESCAPES = {
     "read a secret": "open({secret!r})",
     "read a system's file": "open('/etc/passwd')",
@@ -38,9 +38,9 @@ ESCAPES = {
     "change a time": "os.utime({open!r}, (1, 1))",
     "change an attribute": "os.setxattr({open!r}, 'user.x', b'x')",
     "change an owner": "os.chown({open!r}, 1, 1)",
-    "write to the system": "open('/usr/lib/x', 'w')",
-    "write to the root": "open('/x', 'w')",
-    "write to /dev/shm": "open('/dev/shm/x', 'w')",
+    "write to the system": "os.remove(open('/usr/lib/x', 'w').name)",
+    "write to the root": "os.remove(open('/x', 'w').name)",
+    "write to /dev/shm": "os.remove(open('/dev/shm/x', 'w').name)",
     "write to Python": "open(os.__file__, 'a')",
     "TCP": "socket.create_connection(('127.0.0.1', 9))",
     "UDP": "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
