@@ -194,17 +194,14 @@ def test_a_sliding_window_sees_nothing_of_its_neighbours_in_a_cached_pass():
 
 
 @dc.policy
-class Reckless:
-    """Against its contract: lengths of 0 and beyond the longest."""
+class Reckless(dc.Partition):
+    """Against its contract: lengths of 0 and beyond the longest. It remembers nothing and need not say so."""
 
     longest: int = dc.setting(default=4, low=1, doc="what it declares")
     length: int | jax.Array = dc.setting(default=0, static=False, doc="what it answers")
 
     def lengths(self, gen_length: int) -> dc.Lengths:
         return dc.Lengths(1, self.longest, 1)
-
-    def init(self, batch: int, gen_length: int) -> None:
-        return None
 
     def __call__(self, prediction, start, remaining, memory):
         return jnp.full_like(remaining, 1) * self.length, None, None
