@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -46,6 +46,14 @@ class WeightSource(Protocol):
     def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
         """A parameter on its devices, cast unless it is kept in few bits."""
         ...
+
+
+class Description(NamedTuple):
+    """What is known of a checkpoint without its weights."""
+
+    config: ModelConfig
+    dtype: str
+    tokenizer_folder: Path
 
 
 def load(
@@ -150,8 +158,7 @@ def open_checkpoint(
     Raises:
       CheckpointError: if the path is no checkpoint, or a contradictory one.
     """
-    embedded = EMBEDDED.get(str(path))
-    folder, repository, _ = Location(embedded) if embedded else locate(path)
+    folder, repository, _ = _locate(path, weights=True)
     if is_stored(folder):
         if adapter is not None:
             raise CheckpointError(
@@ -182,6 +189,36 @@ def _read_leaves(
             # Before the next one is read, so that a single one is there in full.
             leaves[name] = jax.device_put(part, _sharding_of(name, config, mesh)).block_until_ready()
     return leaves
+
+
+def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
+    """A checkpoint's config and dtype; weights need not be there, and none are fetched from the hub.
+
+    Args:
+      path: as for `load`; or a `config.json`, or a folder that holds nothing else.
+      hints: `mask_token_id` and `predicts_next`, as for `load`.
+
+    Raises:
+      CheckpointError: if it is none of these, or a contradictory one.
+    """
+    from depcap_jax.checkpoints.huggingface.config_json import CONFIG, published_dtype, read_config
+    from depcap_jax.checkpoints.huggingface.files import has_weights
+
+    folder, repository, _ = _locate(path, weights=False)
+    if (folder / CONFIG).is_file() and (repository or not has_weights(folder)):
+        return Description(
+            read_config(folder, repository=repository, **hints), published_dtype(folder), folder
+        )
+    source = open_checkpoint(folder, **hints)
+    return Description(source.config, source.dtype, source.tokenizer_folder)
+
+
+def _locate(path: str | os.PathLike[str], *, weights: bool) -> Location:
+    """The folder of what a path names: an embedded model, a `config.json`, a folder or a repository."""
+    if str(path) in EMBEDDED:
+        return Location(EMBEDDED[str(path)])
+    is_config = Path(path).name == "config.json" and Path(path).is_file()
+    return locate(Path(path).parent if is_config else path, weights=weights)
 
 
 def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:

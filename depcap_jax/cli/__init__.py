@@ -27,7 +27,7 @@ COMMANDS = {
     "lm-eval": "lm-eval's own command line, with the model `depcap` and the tasks `depcap_*` in it",
     "bench": "divide whole decodes by their own bare forward passes, and by an ideal program's, in one run",
     "convert": "convert a PyTorch checkpoint of LLaDA, Dream or a model like them, or back with --export",
-    "info": "tell what a model is, its sizes, and the memory it needs",
+    "info": "tell what a model is, the memory it needs, and whether a device has it",
     "completion": "print a shell's completion script",
 }
 """What each command does."""

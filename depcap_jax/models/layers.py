@@ -68,12 +68,17 @@ def _product(x: jax.Array, kernel: jax.Array, dtype: DTypeLike) -> jax.Array:
     def narrowed(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return jnp.matmul(x, kernel, preferred_element_type=jnp.float32).astype(dtype)
 
+    def apart(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        # Else XLA makes one product of those that share x: on a T4 it copies their kernels side by side in
+        # each pass, and for TPUs it keeps transposed copies of them.
+        return jnp.matmul(*lax.optimization_barrier((x, kernel)))
+
     if x.dtype == jnp.float32:
         return x @ kernel
     if dtype != x.dtype:
         return narrowed(x, kernel)
     # CPUs have a product from half precision to float32; for any other XLA converts the kernel, every time.
-    return lax.platform_dependent(x, kernel, cpu=narrowed, default=jnp.matmul)
+    return lax.platform_dependent(x, kernel, cpu=narrowed, default=apart)
 
 
 class Linear(nnx.Module):

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.quantization import SCALE, Bits, Quantized, dequantize, quantize, summed_axis
+from depcap_jax.models.sharding import weight_sharding
 from depcap_jax.models.transformer import Transformer, stack_layers
 
 
@@ -93,6 +94,18 @@ def with_leaves(config: ModelConfig, leaves: dict[str, Any], *, scan_layers: boo
         return _stack([leaves.pop(f"layers.{index}.{rest}") for index in range(config.num_layers)])
 
     flat = {path: leaf.replace(take(".".join(map(str, path)))) for path, leaf in nnx.to_flat_state(state)}
+    return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+def on_mesh(model: Transformer, mesh: Mesh | AbstractMesh) -> Transformer:
+    """An abstract model, each weight with the place that `load(mesh=mesh)` gives it."""
+    graph, state = nnx.split(model)
+
+    def at(path: Any, leaf: Any) -> Any:
+        sharding = weight_sharding(".".join(map(str, path)), model.config, mesh)
+        return leaf.replace(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding))
+
+    flat = {path: at(path, leaf) for path, leaf in nnx.to_flat_state(state)}
     return nnx.merge(graph, nnx.from_flat_state(flat))
 
 

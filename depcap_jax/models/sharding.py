@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.quantization import SCALE, summed_axis
@@ -41,7 +41,7 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
 """The logical axes of each weight, by its dotted name without `layers.{i}.`; stacked ones have one more."""
 
 
-def weight_sharding(name: str, config: ModelConfig, mesh: Mesh) -> NamedSharding:
+def weight_sharding(name: str, config: ModelConfig, mesh: Mesh | AbstractMesh) -> NamedSharding:
     """How the weight with dotted name `name` lies on `mesh`.
 
     "layers.0.attn.q.kernel" is of one layer, "layers.attn.q.kernel" of all, whose stack is not split.
@@ -51,10 +51,11 @@ def weight_sharding(name: str, config: ModelConfig, mesh: Mesh) -> NamedSharding
     weight = re.sub(r"^\d+\.", "", in_layers)
     stacked = name != in_layers == weight
     axes = (*[None] * stacked, *_logical_axes(weight))
-    # A head is never cut in two, so head axes are counted in heads, not in columns.
+    # Heads of queries may be cut in two: the compiler then gathers the queries, which are small, while their
+    # kernels, which are not, stay split. Keys and values would be gathered for each product: they stay whole.
     sizes = {
         "vocab": config.embedding_size,
-        "heads": config.num_heads,
+        "heads": config.num_heads * config.head_dim,
         "kv_heads": config.num_kv_heads,
         "ff": config.ff_width,
     }
@@ -72,13 +73,15 @@ def _logical_axes(weight: str) -> tuple[str | None, ...]:
 
 def batch_sharding(batch: int, mesh: Mesh) -> NamedSharding:
     """How arrays whose first axis is the batch lie on `mesh`."""
-    mesh = auto_mesh(mesh)
-    return NamedSharding(mesh, PartitionSpec(_mesh_axis("batch", batch, mesh)))
+    return NamedSharding(auto_mesh(mesh), PartitionSpec(_mesh_axis("batch", batch, mesh)))
 
 
-def auto_mesh(mesh: Mesh) -> Mesh:
+def auto_mesh(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
     """The same devices with Auto axes: the compiler, not the model, places the activations."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(jax.sharding.AxisType.Auto,) * mesh.devices.ndim)
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=auto)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
 
 
 def place(
@@ -100,6 +103,6 @@ def place(
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
-def _mesh_axis(logical: str, size: int, mesh: Mesh) -> str | None:
+def _mesh_axis(logical: str, size: int, mesh: Mesh | AbstractMesh) -> str | None:
     axis = RULES[logical]
     return axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None

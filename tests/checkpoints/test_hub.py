@@ -26,14 +26,15 @@ import json, sys
 import numpy as np
 import depcap_jax as dc
 from depcap_jax.checkpoints.conversion import convert
-from depcap_jax.checkpoints.hub import locate
+from depcap_jax.checkpoints.loading import describe as described
 
 def load(path):
     model, tokenizer = dc.load(path)
     return [float(model(np.arange(8, dtype=np.int32)[None]).sum()), tokenizer is not None]
 
 def describe(path):
-    return sorted(p.name for p in locate(path, weights=False).folder.iterdir())
+    told = described(path)
+    return [told.config.family, told.dtype, sorted(p.name for p in told.tokenizer_folder.iterdir())]
 
 def converted(source, target, settings={}):
     return convert(source, target, **settings).tensors
@@ -133,8 +134,10 @@ def test_an_adapter_and_what_is_known_of_a_repository_come_by_name(hub, client, 
 def test_a_description_is_a_few_files(hub, client):
     hub.served.clear()
     hub.repositories["acme/other"] = hub.repositories["acme/small"]
-    assert "config.json" in client("describe", "acme/other")
+    family, dtype, files = client("describe", "acme/other")
+    assert (family, dtype, "config.json" in files) == ("llada", "float32", True)
     assert not [path for path, _ in hub.served if path.startswith("model")]
+    assert "neither checkpoint.json" in client("describe", "acme/empty")
 
 
 @pytest.mark.parametrize(

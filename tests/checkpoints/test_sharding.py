@@ -23,7 +23,7 @@ from depcap_jax.models.parameters import get_leaves
 from depcap_jax.models.sharding import LOGICAL_AXES, batch_sharding
 
 # The sizes that the mesh axis `tensor` splits, as both golden configs have them.
-VOCABULARY, HEADS, FF_WIDTH = 512, 4, 160
+VOCABULARY, QUERIES, FF_WIDTH = 512, 64, 160
 
 
 def mesh_of(shape: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
@@ -70,7 +70,7 @@ def test_parameters_are_restored_already_sharded(name, family, checkpoints):
     tensor = mesh.shape.get("tensor", 1)
     vocabulary, heads, kv_heads, ff = (
         tensor if size % tensor == 0 else 1
-        for size in (VOCABULARY, HEADS, model.config.num_kv_heads, FF_WIDTH)
+        for size in (VOCABULARY, QUERIES, model.config.num_kv_heads, FF_WIDTH)
     )
     expected = {
         "embed": [vocabulary, 1],

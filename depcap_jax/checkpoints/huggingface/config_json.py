@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.checkpoints.errors import CheckpointConfigError
 from depcap_jax.checkpoints.huggingface.dialects import DIALECTS, REPOSITORIES, Dialect
 from depcap_jax.checkpoints.json_files import read_json
@@ -45,6 +46,13 @@ def read_config(
         return from_config_json({**known, **_tokenizer_ids(content, folder), **_present(content)})
     except ConfigError as error:
         raise CheckpointConfigError(f"{folder}: {error}") from None
+
+
+def published_dtype(folder: Path) -> str:
+    """The name of the dtype that the weights of a Hugging Face folder are said to have; else float32."""
+    content = read_json(folder / CONFIG)
+    dtype = content.get("dtype") or content.get("torch_dtype")  # as it was before transformers 5
+    return dtype if dtype in DTYPES else "float32"
 
 
 def _tokenizer_ids(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:

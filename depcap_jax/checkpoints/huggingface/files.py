@@ -30,8 +30,12 @@ class StoredTensor:
 
 def is_hugging_face_folder(folder: Path) -> bool:
     """True if the folder has a `config.json` or weights under their published names."""
-    weights = any(_exists(folder, name) for name, _ in _FORMS)
-    return weights or (folder / CONFIG).is_file()
+    return has_weights(folder) or (folder / CONFIG).is_file()
+
+
+def has_weights(folder: Path) -> bool:
+    """True if the folder has weights, or their index, under their published names."""
+    return any(_exists(folder, name) for name, _ in _FORMS)
 
 
 def open_files(folder: Path) -> tuple[list[Path], dict[str, StoredTensor]]:

@@ -60,6 +60,10 @@ class Widths(NamedTuple):
         return jnp.where(shares, jnp.max(jnp.where(shares, number, 0)), number)
 
 
+BUSY_ACCELERATOR = 512
+"""What `busy` says of anything but a CPU."""
+
+
 def busy(model: DiffusionLM) -> int:
     """How many positions keep the processor busy: below that, the time is that of reading the weights.
 
@@ -67,7 +71,7 @@ def busy(model: DiffusionLM) -> int:
     fastest at the first, one of 100 MB at the last.
     """
     if jax.default_backend() != "cpu":
-        return 512
+        return BUSY_ACCELERATOR
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(model))
     return 32 if size <= 2**25 else 128
 
