@@ -218,7 +218,7 @@ def test_info_of_a_config_alone_says_whether_it_fits(depcap, tmp_path):
     assert large["device"]["fits_by_itself"]
     assert device("--device", "l4", "--batch", str(rows))["device"]["fits"]
     too_many = device("--device", "l4", "--batch", str(rows + 1))["device"]
-    assert [change["options"] for change in too_many["changes"]][0] == f"--batch {rows}"
+    assert too_many["changes"][0]["options"] == f"--batch {rows}"
 
 
 def test_info_refuses_a_dtype_that_the_device_lacks(depcap):
