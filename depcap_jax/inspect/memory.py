@@ -114,6 +114,12 @@ def _weights(model: Transformer, tensor: int) -> tuple[int, int]:
     return _bytes(split), max(map(_bytes, jax.tree.leaves(split.layers)))
 
 
+@functools.lru_cache(maxsize=16)
+def _itemsize(model: Transformer) -> int:
+    """Of hidden states."""
+    return jax.eval_shape(lambda m: jnp.zeros((), m.dtype), model).dtype.itemsize
+
+
 class _Alive(NamedTuple):
     """How many arrays of a kind there are at once, as read off XLA's plans."""
 
@@ -135,7 +141,7 @@ def _work(
     model: Transformer, config: DecodeConfig, batch: int, canvas: int, tensor: int, alive: _Alive
 ) -> int:
     """The widest of a turn's moments: a layer's feed-forward, its attention, a tile of the head."""
-    sizes, itemsize = model.config, jax.eval_shape(lambda m: jnp.zeros((), m.dtype), model).dtype.itemsize
+    sizes, itemsize = model.config, _itemsize(model)
     cache: Any = config.cache
     widths = (
         cache.widths(model, config.sizes, batch, canvas) if hasattr(cache, "widths") else ([canvas], [batch])
@@ -158,7 +164,11 @@ def _work(
 
 def count_parameters(model: ModelConfig) -> int:
     """The number of weights."""
-    return sum(math.prod(shape) for shape in leaf_shapes(dataclasses.replace(model, quantize=None)).values())
+    one, two = (
+        sum(map(math.prod, leaf_shapes(dataclasses.replace(model, num_layers=count, quantize=None)).values()))
+        for count in (1, 2)
+    )
+    return one + (model.num_layers - 1) * (two - one)  # tracing all layers takes seconds
 
 
 def _bytes(tree: object) -> int:

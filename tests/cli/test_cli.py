@@ -222,7 +222,7 @@ def test_info_of_a_config_alone_says_whether_it_fits(depcap, tmp_path):
 
 
 def test_info_refuses_a_dtype_that_the_device_lacks(depcap):
-    done = depcap("info", "--device", "t4", "--dtype", "bfloat16", status=1)
+    done = depcap("info", "--device", "t4", "--dtype", "bfloat16", status=2)
     assert "NVIDIA T4 has no bfloat16" in done.stderr
 
 

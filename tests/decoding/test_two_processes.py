@@ -32,7 +32,11 @@ def test_two_processes_give_the_answers_of_one():
         )
         for index in range(2)
     ]
-    for process in pair:
-        out, err = process.communicate(timeout=300)
-        said = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
-        assert said == ["split: same", "status: own rows", "whole: same"], err[-2000:]
+    try:
+        for process in pair:
+            out, err = process.communicate(timeout=300)
+            said = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
+            assert said == ["split: same", "status: own rows", "whole: same"], err[-2000:]
+    finally:
+        for process in pair:
+            process.kill()

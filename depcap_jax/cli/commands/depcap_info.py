@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_MODEL,
         metavar="M",
         help="tiny-llada, tiny-dream, a folder, a config.json, or ORG/NAME[@REVISION] on the hub, of which "
-        "only config.json is fetched; default: %(default)s",
+        "no weights are fetched; default: %(default)s",
     )
     parser.add_argument("--dtype", choices=list(DTYPES), help="to compute in; default: as stored")
     parser.add_argument("--quantize", choices=BITS, help="keep the matrices in few bits; default: as stored")
