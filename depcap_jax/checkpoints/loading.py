@@ -171,7 +171,11 @@ def open_checkpoint(
 
     if is_hugging_face_folder(folder):
         return HuggingFaceSource(folder, adapter=adapter, repository=repository, **hints)
-    raise CheckpointError(
+    raise _is_none(folder)
+
+
+def _is_none(folder: Path) -> CheckpointError:
+    return CheckpointError(
         f"{folder} is no checkpoint: neither {MANIFEST} (a converted one) nor config.json "
         "(one from Hugging Face) is in it"
     )
@@ -209,6 +213,8 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
         return Description(
             read_config(folder, repository=repository, **hints), published_dtype(folder), folder
         )
+    if repository:
+        raise _is_none(folder)
     source = open_checkpoint(folder, **hints)
     return Description(source.config, source.dtype, source.tokenizer_folder)
 

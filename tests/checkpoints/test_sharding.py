@@ -129,7 +129,7 @@ def test_host_reads_a_part_at_a_time(checkpoints, monkeypatch):
     monkeypatch.setattr(source, "place", watched)
     monkeypatch.setattr(storage, "place", watched)
     load(checkpoints / "llada", mesh=jax.make_mesh((8,), ("tensor",)))
-    assert shares.count(1 / 8) == 8 * (2 + 3 * 3)  # embed, head; gate, up, down of three layers
+    assert shares.count(1 / 8) == 8 * (2 + 3 * 5)  # embed, head; q, o, gate, up, down of three layers
 
 
 def test_damage_is_found_on_a_mesh(converted_dir, tmp_path):

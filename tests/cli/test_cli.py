@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_checkpoints import LLADA_8B
 
 from depcap_jax.cli import COMMANDS, main
 
@@ -197,33 +196,6 @@ def test_info_tells_sizes(depcap, name):
     assert memory["cache"] == positions * per_position * 4
     assert memory["weights"] == facts["parameters"] * 4
     assert memory["total"] == memory["weights"] + memory["cache"] + memory["work"]
-
-
-def test_info_of_a_config_alone_says_whether_it_fits(depcap, tmp_path):
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({**LLADA_8B, "torch_dtype": "bfloat16"}))
-
-    def device(*options, model=file):
-        return json.loads(depcap("info", "--model", str(model), "--json", *options).stdout)
-
-    small = device("--device", "t4", "--batch", "8")
-    assert small["dtype"] == "float16", "a T4 has no bfloat16"
-    assert not small["device"]["fits"]
-    assert [change["options"] for change in small["device"]["changes"]] == ["--tensor 2"]
-    split = device("--device", "t4", "--batch", "8", "--tensor", "2")
-    assert split["device"]["fits"]
-    assert split["memory"]["weights"] < 0.51 * small["memory"]["weights"]
-    large = device("--device", "l4", model=tmp_path)
-    rows = large["device"]["most_rows"]
-    assert large["device"]["fits_by_itself"]
-    assert device("--device", "l4", "--batch", str(rows))["device"]["fits"]
-    too_many = device("--device", "l4", "--batch", str(rows + 1))["device"]
-    assert too_many["changes"][0]["options"] == f"--batch {rows}"
-
-
-def test_info_refuses_a_dtype_that_the_device_lacks(depcap):
-    done = depcap("info", "--device", "t4", "--dtype", "bfloat16", status=2)
-    assert "NVIDIA T4 has no bfloat16" in done.stderr
 
 
 def test_convert_and_back(depcap, tmp_path):
