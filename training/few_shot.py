@@ -1,10 +1,12 @@
 """Teaches an embedded model to answer behind a few solved problems, for measuring caches on long prompts.
 
-    python -m training.few_shot --model tiny-llada --minutes 8 --out runs/llada-few-shot
+    python -m training.few_shot --model tiny-llada --minutes 40 --out runs/llada-few-shot
 
-The embedded models learned single questions of up to 60 tokens. Here they go on, for some minutes and at a
-low rate, with prompts of 200 tokens and more: solved problems of the question's own kind, as turns of a chat.
+The embedded models learned single questions of up to 60 tokens. Here they go on at a low rate with solved
+problems of the question's own kind before it, as turns of a chat: at first one or two, in the end prompts of
+200 tokens and more. Which question an answer belongs to is learned sooner where there are few of them.
 In every other batch the solved ones are masked too: many answers, at all places of the canvas, in one step.
+The model is written every few minutes; `--model FOLDER` goes on from there.
 """
 
 from __future__ import annotations
@@ -31,10 +33,21 @@ from training import vocabulary
 from training.learning import State, Weights, make_step, optimizer, rate_at
 from training.masking import MAX_WEIGHT, Batch, Row, mask
 
-CANVAS, PROMPT, ANSWER = 256, 200, 32
-_ROWS = 8
-_RATE = 1e-3
+ANSWER = 32
 _AVERAGE = 0.98
+_SAVE_SECONDS = 300
+
+
+class Stage(NamedTuple):
+    """A part of the run, by the length of its prompts; rows times canvas is about the same in all."""
+
+    canvas: int
+    prompt: int  # tokens of a prompt at least
+    rows: int
+
+
+STAGES = (Stage(112, 48, 18), Stage(160, 104, 13), Stage(256, 200, 8), Stage(256, 200, 8))
+"""Each lasts for the same part of the run."""
 
 
 class Conversation(NamedTuple):
@@ -44,19 +57,19 @@ class Conversation(NamedTuple):
     shown: list[tuple[int, int]]  # where the answers before it begin and end, with their end-of-text
 
 
-def conversations(encoder: Tokenizer, seed: int) -> Iterator[Conversation]:
+def conversations(encoder: Tokenizer, seed: int, stage: Stage) -> Iterator[Conversation]:
     """An endless stream; none of its questions is held out."""
     streams = {kind: task.problems((seed, kind), held_out=False, kind=kind) for kind in task.KINDS}
     for problem in task.problems(seed, held_out=False):
         question, answer = _encode(encoder, problem)
         prompt, shown = encoder.encode(vocabulary.BOS).ids, []
-        while len(prompt) + len(question) < PROMPT:
+        while len(prompt) + len(question) < stage.prompt:
             asked, reply = _encode(encoder, next(streams[problem.kind]))
             reply += encoder.encode(vocabulary.EOS).ids
             prompt += asked + reply
             shown.append((len(prompt) - len(reply), len(prompt)))
         prompt += question
-        if len(prompt) <= CANVAS - ANSWER and len(answer) < ANSWER:
+        if len(prompt) <= stage.canvas - ANSWER and len(answer) < ANSWER:
             yield Conversation(Row(prompt, answer), shown)
 
 
@@ -65,13 +78,14 @@ def _encode(encoder: Tokenizer, problem: task.Problem) -> tuple[list[int], list[
     return encoder.encode(question).ids, encoder.encode(problem.answer).ids
 
 
-def batches(seed: int) -> Iterator[Batch]:
+def batches(seed: int, stage: Stage) -> Iterator[Batch]:
     """Masked batches, by turns with all answers masked and as cached decoding meets the last one."""
-    rng, stream = np.random.default_rng(seed), conversations(vocabulary.build(), seed)
+    rng, stream = np.random.default_rng(seed), conversations(vocabulary.build(), seed, stage)
     for number in itertools.count():
-        chunk = list(itertools.islice(stream, _ROWS))
-        batch = mask([each.row for each in chunk], CANVAS, rng, cached=number % 2 == 1, answer_length=ANSWER)
-        yield batch if number % 2 else _with_shown_masked(batch, chunk, rng)
+        chunk = list(itertools.islice(stream, stage.rows))
+        rows, cached = [each.row for each in chunk], number % 2 == 1
+        batch = mask(rows, stage.canvas, rng, cached=cached, answer_length=ANSWER)
+        yield batch if cached else _with_shown_masked(batch, chunk, rng)
 
 
 def _with_shown_masked(batch: Batch, chunk: list[Conversation], rng: np.random.Generator) -> Batch:
@@ -87,7 +101,7 @@ def _with_shown_masked(batch: Batch, chunk: list[Conversation], rng: np.random.G
     return dataclasses.replace(batch, noisy=noisy, weight=weight)
 
 
-def teach(name: str, minutes: float, out: Path) -> None:
+def teach(name: str, minutes: float, rate: float, out: Path) -> None:
     """Trains and exports; prints the loss as it goes."""
     model, _ = dc.load(name)
     weights = Weights(model)
@@ -98,20 +112,27 @@ def teach(name: str, minutes: float, out: Path) -> None:
         "moments": optimizer().init(params),
     }
     advance, _ = make_step(model.config)
-    begin, losses = time.monotonic(), []
+    streams = [batches(seed, stage) for seed, stage in enumerate(STAGES)]
+    saver = types.SimpleNamespace(save_pretrained=vocabulary.save)
+
+    def save() -> None:
+        export(weights.model(state["average"]), out, dtype="float16", tokenizer=saver, overwrite=True)
+
+    begin = saved = time.monotonic()
+    losses = []
     with tqdm(total=round(60 * minutes), unit="s") as bar:
-        for step, batch in enumerate(batches(seed=1)):
-            progress = (time.monotonic() - begin) / (60 * minutes)
-            if progress >= 1:
-                break
-            rate = jnp.float32(rate_at(step, progress, _RATE))
-            state, loss = advance(state, batch, rate, jnp.float32(_AVERAGE))
+        while (progress := (time.monotonic() - begin) / (60 * minutes)) < 1:
+            batch = next(streams[int(len(STAGES) * progress)])
+            now = jnp.float32(rate_at(len(losses), progress, rate))
+            state, loss = advance(state, batch, now, jnp.float32(_AVERAGE))
             losses.append(float(loss))
             bar.update(round(60 * minutes * progress) - bar.n)
-            if step % 50 == 49:
-                bar.write(f"step {step + 1}: loss {np.mean(losses[-50:]):.3f}")
-    saver = types.SimpleNamespace(save_pretrained=vocabulary.save)
-    export(weights.model(state["average"]), out, dtype="float16", tokenizer=saver, overwrite=True)
+            if len(losses) % 50 == 0:
+                bar.write(f"step {len(losses)}: loss {np.mean(losses[-50::2]):.3f}, cached {np.mean(losses[-49::2]):.3f}")
+            if time.monotonic() - saved > _SAVE_SECONDS:
+                save()
+                saved = time.monotonic()
+    save()
     print(f"{len(losses)} steps, exported to {out}")
 
 
@@ -119,10 +140,11 @@ def main() -> None:
     """Reads the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="tiny-llada", help="default: %(default)s")
-    parser.add_argument("--minutes", type=float, default=8.0, help="default: %(default)s")
+    parser.add_argument("--minutes", type=float, default=40.0, help="default: %(default)s")
+    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate; default: %(default)s")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the model goes")
     arguments = parser.parse_args()
-    teach(arguments.model, arguments.minutes, arguments.out)
+    teach(arguments.model, arguments.minutes, arguments.rate, arguments.out)
 
 
 if __name__ == "__main__":
