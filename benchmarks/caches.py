@@ -78,7 +78,7 @@ def main() -> None:
         "--prompt-tokens", type=int, default=0, metavar="N", help="solved problems before each"
     )
     arguments = parser.parse_args()
-    model, tokenizer = dc.load(arguments.model)
+    model, tokenizer = dc.load(arguments.model, dtype="float32")
     subject = Subject(arguments.model, model, tokenizer, batch_size=arguments.batch_size)
     few = arguments.prompt_tokens
     gen_length = 32 if few else 96

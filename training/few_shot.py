@@ -1,6 +1,6 @@
 """Teaches an embedded model to answer behind a few solved problems, for measuring caches on long prompts.
 
-    python -m training.few_shot --model tiny-llada --minutes 40 --out runs/llada-few-shot
+    python -m training.few_shot --model tiny-llada --steps 1600 --out runs/llada-few-shot
 
 The embedded models learned single questions of up to 60 tokens. Here they go on at a low rate with solved
 problems of the question's own kind before it, as turns of a chat: at first one or two, in the end prompts of
@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
-from tqdm import tqdm
+from tqdm import trange
 
 import depcap_jax as dc
 from depcap_jax.checkpoints.huggingface.export import export
@@ -101,9 +101,9 @@ def _with_shown_masked(batch: Batch, chunk: list[Conversation], rng: np.random.G
     return dataclasses.replace(batch, noisy=noisy, weight=weight)
 
 
-def teach(name: str, minutes: float, rate: float, out: Path) -> None:
+def teach(name: str, steps: int, rate: float, out: Path) -> None:
     """Trains and exports; prints the loss as it goes."""
-    model, _ = dc.load(name)
+    model, _ = dc.load(name, dtype="float32")
     weights = Weights(model)
     params = weights.initial
     state: State = {
@@ -118,33 +118,31 @@ def teach(name: str, minutes: float, rate: float, out: Path) -> None:
     def save() -> None:
         export(weights.model(state["average"]), out, dtype="float16", tokenizer=saver, overwrite=True)
 
-    begin = saved = time.monotonic()
-    losses = []
-    with tqdm(total=round(60 * minutes), unit="s") as bar:
-        while (progress := (time.monotonic() - begin) / (60 * minutes)) < 1:
-            batch = next(streams[int(len(STAGES) * progress)])
-            now = jnp.float32(rate_at(len(losses), progress, rate))
-            state, loss = advance(state, batch, now, jnp.float32(_AVERAGE))
-            losses.append(float(loss))
-            bar.update(round(60 * minutes * progress) - bar.n)
-            if len(losses) % 50 == 0:
-                bar.write(f"step {len(losses)}: loss {np.mean(losses[-50::2]):.3f}, cached {np.mean(losses[-49::2]):.3f}")
-            if time.monotonic() - saved > _SAVE_SECONDS:
-                save()
-                saved = time.monotonic()
+    saved, losses = time.monotonic(), []
+    for step in (bar := trange(steps, unit="step")):
+        progress = step / steps
+        batch = next(streams[int(len(STAGES) * progress)])
+        state, loss = advance(state, batch, jnp.float32(rate_at(step, progress, rate)), jnp.float32(_AVERAGE))
+        losses.append(float(loss))
+        if step % 50 == 49:
+            plain, cached = np.mean(losses[-50::2]), np.mean(losses[-49::2])
+            bar.write(f"step {step + 1}: loss {plain:.3f}, of cached passes {cached:.3f}")
+        if time.monotonic() - saved > _SAVE_SECONDS:
+            save()
+            saved = time.monotonic()
     save()
-    print(f"{len(losses)} steps, exported to {out}")
+    print(f"exported to {out}")
 
 
 def main() -> None:
     """Reads the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="tiny-llada", help="default: %(default)s")
-    parser.add_argument("--minutes", type=float, default=40.0, help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=1600, help="default: %(default)s")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate; default: %(default)s")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the model goes")
     arguments = parser.parse_args()
-    teach(arguments.model, arguments.minutes, arguments.rate, arguments.out)
+    teach(arguments.model, arguments.steps, arguments.rate, arguments.out)
 
 
 if __name__ == "__main__":
