@@ -76,6 +76,8 @@ class TextGenerator:
         beside the answer always is the last one.
       chat: None wraps each text as a user's turn if the tokenizer has a chat template, whatever the
         checkpoint is called; True insists on a template; False gives the model the bare text.
+      special_tokens: whether special tokens that a prompt or a template with gaps spells out, such as
+        `<|endoftext|>`, are these tokens; by default they are text like any other: see `Codec`.
       progress: False shows no bar; None shows one if stderr is a terminal; True always does.
 
     Raises:
@@ -93,6 +95,7 @@ class TextGenerator:
         batch_size: int = 8,
         buckets: Sequence[int] | None = None,
         chat: bool | None = None,
+        special_tokens: bool = False,
         progress: bool | None = False,
     ):
         if not hasattr(model, "config"):
@@ -101,7 +104,7 @@ class TextGenerator:
             raise TypeError(f"config must be a DecodeConfig, as recipe makes it, got {config!r}")
         self._model = model
         self._config = DecodeConfig() if config is None else config
-        self._codec = Codec(tokenizer, model.config.vocab_size, chat)
+        self._codec = Codec(tokenizer, model.config.vocab_size, chat, special_tokens=special_tokens)
         self._batcher = Batcher(model, self._config, batch_size=batch_size, buckets=buckets)
         self._progress = progress
 
