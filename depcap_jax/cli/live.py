@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import jax
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from depcap_jax.cli.terminal import out
+from depcap_jax.cli.terminal import harmless, out
 from depcap_jax.text.codec import Prompt
 from depcap_jax.text.generator import Partial, TextGenerator
 
@@ -17,16 +18,15 @@ def show(generator: TextGenerator, prompt: Prompt, key: jax.Array) -> str:
     Returns the answer.
     """
     text = ""
-    if not out.is_terminal:
-        for partial in generator.stream(prompt, key=key):
-            text = partial.text
-        out.print(Text(text))
-        return text
-    with Live(Text("..."), console=out, auto_refresh=False) as live:
+    # A console of its own: what changes in place has to be wrapped, and what stays must not be.
+    console = Console(quiet=not out.is_terminal)
+    with Live(Text("..."), console=console, auto_refresh=False) as live:
         for partial in generator.stream(prompt, key=key):
             text = partial.text
             live.update(_draw(partial), refresh=True)
-        live.update(Text(text), refresh=True)  # what stays is the bare answer, ready to be copied
+        live.update(Text(""))
+        live.transient = True
+    print(harmless(text))  # whole, however small the screen is, and ready to be copied
     return text
 
 
@@ -35,7 +35,8 @@ def _draw(partial: Partial) -> Text:
     now, drawn = partial.snapshot, Text()
     fresh = now.confidence[now.commit_step == now.nfe]
     for text, step in partial.pieces:
-        drawn.append(text, "dim" if step == 0 else f"bold {_colour(fresh.min())}" if step == now.nfe else "")
+        style = "dim" if step == 0 else f"bold {_colour(fresh.min())}" if step == now.nfe else ""
+        drawn.append(harmless(text), style)
     begin, end = now.block
     confidence = f"confidence {fresh.min():.2f} to {fresh.max():.2f}"
     drawn.append(f"\n[pass {now.nfe}, block {begin} to {end}, {len(fresh)} committed, {confidence}]", "dim")

@@ -12,7 +12,7 @@ import jax
 
 from depcap_jax.cli.live import show
 from depcap_jax.cli.options import add_generation_arguments, load_generator, sampling_key
-from depcap_jax.cli.terminal import working
+from depcap_jax.cli.terminal import harmless, working
 from depcap_jax.decoding.state import DecodeError, Status
 from depcap_jax.text.generator import Reply, TextGenerator
 
@@ -92,7 +92,7 @@ def _answer(
         compiling = generator.prepare(prompts)
     replies = generator.run(prompts, key=key)
     for prompt, reply in zip(prompts, replies, strict=True):
-        print(json.dumps(_as_dict(prompt, reply), ensure_ascii=False) if arguments.json else reply.text)
+        print(_as_json(prompt, reply) if arguments.json else harmless(reply.text))
     if arguments.stats:
         tokens, passes = sum(len(reply.tokens) for reply in replies), sum(reply.nfe for reply in replies)
         seconds = sum(reply.seconds for reply in replies)
@@ -106,8 +106,8 @@ def _answer(
         raise DecodeError(f"prompt {index} ({len(failed)} of {len(prompts)} in all): {status.message}")
 
 
-def _as_dict(prompt: str, reply: Reply) -> dict[str, object]:
-    return {
+def _as_json(prompt: str, reply: Reply) -> str:
+    told = {
         "prompt": prompt,
         "answer": reply.text,
         "tokens": list(reply.tokens),
@@ -117,3 +117,6 @@ def _as_dict(prompt: str, reply: Reply) -> dict[str, object]:
         "prompt_length": reply.prompt_length,
         "status": reply.status.name,
     }
+    # JSON escapes only the control characters below the space.
+    late = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+    return json.dumps(told, ensure_ascii=False).translate(late)
