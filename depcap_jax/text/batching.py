@@ -21,9 +21,6 @@ from depcap_jax.decoding.state import DecodeResult, Status
 SHORTEST_PROMPT = 32
 """The narrowest width: below it a compilation costs more than the padding does."""
 
-_LONGEST_ANSWER = 256
-"""Positions of an answer in the paper."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
@@ -94,9 +91,8 @@ class Batcher:
         self._model = model
         self._config = config
         self._batch_size = batch_size
-        self._widths = doubling(SHORTEST_PROMPT, self.limit)
-        if buckets is not None:
-            self._widths = tuple(sorted({*buckets, self.limit}))
+        widths = doubling(SHORTEST_PROMPT, self.limit) if buckets is None else buckets
+        self._widths = sorted({*widths, self.limit})
         self._compiled: set[tuple[object, ...]] = set()
 
     def check(self, prompts: Sequence[Sequence[int]], name: str = "prompt") -> None:
@@ -109,11 +105,7 @@ class Batcher:
                 )
 
     def compile(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        indices: Sequence[int] | None = None,
-        trace: bool = False,
+        self, prompts: Sequence[Sequence[int]], *, indices: Sequence[int] | None = None, trace: bool = False
     ) -> float:
         """Compiles what `run` with the same arguments will need, decodes nothing; the seconds it took.
 
@@ -190,7 +182,7 @@ class Batcher:
         result = generate(self._model, ids, lengths, config=self._config, key=keys, trace=trace)
         result = jax.tree.map(np.asarray, result)
         seconds = (time.perf_counter() - begin) / len(batch)
-        return [_read(result, row, index, int(lengths[row]), seconds) for row, index in enumerate(batch)]
+        return [_read(result, row, index, len(prompts[index]), seconds) for row, index in enumerate(batch)]
 
     def _prepare(self, rows: int, width: int, keys: jax.Array | None, trace: bool) -> None:
         program = (rows, width, None if keys is None else keys.dtype, trace)
@@ -200,8 +192,8 @@ class Batcher:
 
 
 def answer_length(context: int) -> int:
-    """Positions of an answer by default: as many as in the paper, but at most half of the context."""
-    return min(_LONGEST_ANSWER, context // 2)
+    """Positions of an answer by default: 256 as in the paper, but at most half of the context."""
+    return min(256, context // 2)
 
 
 def check_key(config: DecodeConfig, key: jax.Array | None) -> jax.Array | None:
@@ -237,7 +229,6 @@ def at_least(needed: int, widths: Sequence[int]) -> int:
 
 
 def _read(result: DecodeResult, row: int, index: int, prompt_length: int, seconds: float) -> Decoded:
-    alone = jax.tree.map(lambda leaf: leaf[row : row + 1], result)
     visible = int(result.lengths[row])
     return Decoded(
         index=index,
@@ -248,5 +239,5 @@ def _read(result: DecodeResult, row: int, index: int, prompt_length: int, second
         prompt_length=prompt_length,
         status=Status(int(result.status[row])),
         seconds=seconds,
-        result=None if result.trace is None else alone,
+        result=None if result.trace is None else jax.tree.map(lambda leaf: leaf[row : row + 1], result),
     )

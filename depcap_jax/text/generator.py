@@ -68,12 +68,9 @@ class TextGenerator:
     a prompt that is repeated gets different answers; a single one counts as a list's first.
 
     Args:
-      model: a `Transformer`, or anything with the methods of `DiffusionLM`.
+      model, batch_size, buckets: as for `Batcher`.
       tokenizer: the checkpoint's own, as `load` returns it.
       config: how to decode; the paper's DepCap by default.
-      batch_size: prompts decoded together at most.
-      buckets: widths that prompts are padded to; doubling from 32 by default. What the context leaves
-        beside the answer always is the last one.
       chat: None wraps each text as a user's turn if the tokenizer has a chat template, whatever the
         checkpoint is called; True insists on a template; False gives the model the bare text.
       special_tokens: whether special tokens that a prompt or a template with gaps spells out, such as
@@ -161,14 +158,10 @@ class TextGenerator:
         """
         (ids,) = self._encode([prompt])
         keys = row_keys(check_key(self._config, key), [0])
-        snapshots = stream(
-            self._model,
-            self._batcher.pad(ids),
-            len(ids),
-            config=self._config,
-            key=None if keys is None else keys[0],
-        )
-        return (self._partial(snapshot) for snapshot in snapshots)
+        key = None if keys is None else keys[0]
+        snapshots = stream(self._model, self._batcher.pad(ids), len(ids), config=self._config, key=key)
+        read, ends = self._codec.read_partial, self._model.config.eos_token_ids
+        return (Partial(tuple(read(now.tokens, now.commit_step, ends)), now) for now in snapshots)
 
     def infill(
         self,
@@ -225,7 +218,3 @@ class TextGenerator:
         ids = [self._codec.encode_prompt(prompt, f"prompt {index}") for index, prompt in enumerate(prompts)]
         self._batcher.check(ids)
         return ids
-
-    def _partial(self, snapshot: Snapshot) -> Partial:
-        ends = self._model.config.eos_token_ids
-        return Partial(tuple(self._codec.read_partial(snapshot.tokens, snapshot.commit_step, ends)), snapshot)
