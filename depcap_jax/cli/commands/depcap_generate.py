@@ -29,11 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="none: standard input is read")
     parser.add_argument(
-        "--file",
-        action="append",
-        default=[],
-        metavar="F",
-        help="prompts, one per line; - is standard input",
+        "--file", action="append", default=[], metavar="F", help="prompts, one per line; - is standard input"
     )
     parser.add_argument("--whole", action="store_true", help="each file, or standard input, is one prompt")
     parser.add_argument("--json", action="store_true", help="one JSON object per prompt, with what it took")
@@ -107,16 +103,9 @@ def _answer(
 
 
 def _as_json(prompt: str, reply: Reply) -> str:
-    told = {
-        "prompt": prompt,
-        "answer": reply.text,
-        "tokens": list(reply.tokens),
-        "commit_steps": list(reply.commit_steps),
-        "nfe": reply.nfe,
-        "block_sizes": list(reply.block_sizes),
-        "prompt_length": reply.prompt_length,
-        "status": reply.status.name,
-    }
+    names = ("tokens", "commit_steps", "nfe", "block_sizes", "prompt_length")
+    told = {"prompt": prompt, "answer": reply.text, **{name: getattr(reply, name) for name in names}}
+    told["status"] = reply.status.name
     # JSON escapes only the control characters below the space.
     late = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
     return json.dumps(told, ensure_ascii=False).translate(late)
