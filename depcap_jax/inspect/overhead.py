@@ -105,13 +105,11 @@ def random_model(config: ModelConfig = BENCH_CONFIG) -> Transformer:
     model = Transformer(config, rngs=nnx.Rngs(0))
 
     def rescale(path: Any, leaf: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path)
         if leaf.ndim < 2:
             return leaf
-        unit = leaf / jnp.std(leaf)
-        if "embed" in name:
-            return unit
-        return unit * float((12.0 if "head" in name else 2.0) / np.sqrt(leaf.shape[0]))
+        name = jax.tree_util.keystr(path)
+        gain = 1.0 if "embed" in name else (12.0 if "head" in name else 2.0) / leaf.shape[0] ** 0.5
+        return leaf / jnp.std(leaf) * gain
 
     return jax.tree_util.tree_map_with_path(rescale, model)
 
