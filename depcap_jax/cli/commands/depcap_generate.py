@@ -10,9 +10,8 @@ from pathlib import Path
 
 import jax
 
-from depcap_jax.cli.live import show
 from depcap_jax.cli.options import add_generation_arguments, load_generator, sampling_key
-from depcap_jax.cli.terminal import harmless, working
+from depcap_jax.cli.terminal import harmless, show, working
 from depcap_jax.decoding.state import DecodeError, Status
 from depcap_jax.text.generator import Reply, TextGenerator
 
