@@ -107,19 +107,11 @@ def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:
     allow_code_execution(arguments.allow_code_execution, unsafe=arguments.unsafe_code_execution)
     task = load_task(arguments.task, data=arguments.data, limit=arguments.limit)
     if task.sandbox == UNGUARDED:
-        print(
-            "warning: no sandbox works here; what the model writes may do whatever you may", file=sys.stderr
-        )
-    model, tokenizer = load_model(arguments)
-    subject = Subject(
-        str(arguments.model),
-        model,
-        tokenizer,
-        batch_size=arguments.batch_size,
-        chat=False if arguments.no_chat else None,
-        seed=arguments.seed,
-    )
-    return subject, task
+        warning = "warning: no sandbox works here; what the model writes may do whatever you may"
+        print(warning, file=sys.stderr)
+    run = {"batch_size": arguments.batch_size, "seed": arguments.seed}
+    chat = False if arguments.no_chat else None
+    return Subject(arguments.model, *load_model(arguments), chat=chat, **run), task
 
 
 def run_all(subject: Subject, task: Task, decoders: Sequence[Decoder], folder: Path) -> list[Run]:

@@ -60,13 +60,8 @@ def useful(steps: Sequence[Step]) -> float:
 class Measurement:
     """One decoder on one batch."""
 
-    recipe: str
-    cache: str
-    batch: int
     passes: int
     """Turns of the batch's loop."""
-    tokens: int
-    """Answer positions decoded, of all rows."""
     seconds: float
     """Of the whole decode: the median. For people; compare ratios."""
     ratio: float
@@ -233,11 +228,7 @@ def measure(
     _seconds(replay)
     times = [(_seconds(whole), _seconds(replay), bare.ideal(steps)) for _ in range(repeats)]
     return Measurement(
-        recipe=name,
-        cache=settings.get("cache", "none"),
-        batch=batch,
         passes=len(steps),
-        tokens=batch * config.gen_length,
         seconds=statistics.median(whole for whole, _, _ in times),
         ratio=statistics.median(whole / bare for whole, bare, _ in times),
         ideal_ratio=statistics.median(whole / ideal for whole, _, ideal in times),
