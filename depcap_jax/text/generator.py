@@ -172,8 +172,7 @@ class TextGenerator:
     ) -> Infilled:
         """Fills the gaps of a text, all of them in one decode, and leaves everything else as it is.
 
-        Each gap has a fixed number of tokens; an end-of-text token that the model puts there is left out
-        of the text, so a gap may turn out shorter.
+        An end-of-text token that the model puts into a gap is left out: it may turn out shorter.
 
         Args:
           template: a text with gaps, `[gap:8]` being one of 8 tokens; or the text's parts, an integer
