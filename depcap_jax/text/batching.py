@@ -18,6 +18,8 @@ from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.state import DecodeResult, Status
 
+Prompts = Sequence[Sequence[int]]
+"""The ids of each."""
 SHORTEST_PROMPT = 32
 """The narrowest width: below it a compilation costs more than the padding does."""
 
@@ -95,7 +97,7 @@ class Batcher:
         self._widths = sorted({*widths, self.limit})
         self._compiled: set[tuple[object, ...]] = set()
 
-    def check(self, prompts: Sequence[Sequence[int]], name: str = "prompt") -> None:
+    def check(self, prompts: Prompts, name: str = "prompt") -> None:
         """Raises ValueError, calling it `name`, if a prompt does not fit into the context with the answer."""
         for index, prompt in enumerate(prompts):
             if len(prompt) > self.limit:
@@ -105,7 +107,7 @@ class Batcher:
                 )
 
     def compile(
-        self, prompts: Sequence[Sequence[int]], *, indices: Sequence[int] | None = None, trace: bool = False
+        self, prompts: Prompts, *, indices: Sequence[int] | None = None, trace: bool = False
     ) -> float:
         """Compiles what `run` with the same arguments will need, decodes nothing; the seconds it took.
 
@@ -121,7 +123,7 @@ class Batcher:
 
     def run(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Prompts,
         *,
         indices: Sequence[int] | None = None,
         key: jax.Array | None = None,
@@ -130,7 +132,7 @@ class Batcher:
         """Decodes the prompts, batch by batch; within and between batches the longest come first.
 
         Args:
-          prompts: the ids of each.
+          prompts: their ids.
           indices: which of them to decode, as a run that was stopped and goes on does; all by default.
           key: for sampling. A prompt draws with `fold_in(key, its index in prompts)`.
           trace: also record what every pass saw.
@@ -150,9 +152,7 @@ class Batcher:
         padded[: len(prompt)] = prompt
         return padded
 
-    def _batches(
-        self, prompts: Sequence[Sequence[int]], indices: Sequence[int] | None
-    ) -> list[tuple[list[int], int, int]]:
+    def _batches(self, prompts: Prompts, indices: Sequence[int] | None) -> list[tuple[list[int], int, int]]:
         """Each batch: the indices of its prompts, its rows and its width."""
         chosen = range(len(prompts)) if indices is None else indices
         order = sorted(chosen, key=lambda index: -len(prompts[index]))
@@ -162,14 +162,7 @@ class Batcher:
         return [(batch, rows, at_least(len(prompts[batch[0]]), self._widths)) for batch in batches]
 
     def _decode(
-        self,
-        prompts: Sequence[Sequence[int]],
-        batch: Sequence[int],
-        rows: int,
-        width: int,
-        *,
-        key: jax.Array | None,
-        trace: bool,
+        self, prompts: Prompts, batch: list[int], rows: int, width: int, key: jax.Array | None, trace: bool
     ) -> list[Decoded]:
         """Decodes the prompts `batch`, on a canvas of `rows` rows; copies of the last one fill it up."""
         filled = [*batch, *[batch[-1]] * (rows - len(batch))]

@@ -83,10 +83,7 @@ class Codec:
         if not self._chat:
             raise ValueError(f"{name} is a conversation and needs a chat template, but {self._why_not}")
         encoded = self._tokenizer.apply_chat_template(
-            list(prompt),
-            add_generation_prompt=True,
-            sanitize_control_tokens=self._plain,
-            **TEMPLATE_SETTINGS,
+            list(prompt), add_generation_prompt=True, sanitize_control_tokens=self._plain, **TEMPLATE_SETTINGS
         )
         return self._check(encoded, name)
 

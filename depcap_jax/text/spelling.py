@@ -90,5 +90,4 @@ def _complete(tokens: list[int], decode: Decode) -> list[int]:
 
 
 def _with_special_tokens(tokenizer: Tokenizer) -> Decode:
-    settings = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
-    return lambda ids: str(tokenizer.decode(ids, **settings))
+    return lambda ids: str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
