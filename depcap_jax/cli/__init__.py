@@ -137,7 +137,9 @@ def keep_compilations() -> None:
 
 
 def _complain(prog: str, message: str) -> int:
-    print(f"{prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    from depcap_jax.cli.terminal import harmless
+
+    print(f"{prog}: error: {harmless(' '.join(message.split()))}", file=sys.stderr)
     return FAILED
 
 

@@ -93,7 +93,10 @@ def _add_setting(group: argparse._ArgumentGroup, setting: Setting, default: str 
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, cache: str | None = None) -> None:
-    """Adds --seed and the options of a model and of a decoder."""
+    """Adds --special-tokens, --seed and the options of a model and of a decoder."""
+    parser.add_argument(
+        "--special-tokens", action="store_true", help="<|endoftext|> and its like in a prompt are no text"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --temperature above 0")
     add_model_arguments(parser)
     add_decoder_arguments(parser, cache)
@@ -110,7 +113,7 @@ def load_generator(arguments: argparse.Namespace, **settings: Any) -> TextGenera
     model, tokenizer = load_model(arguments)
     decoder = chosen_decoder(arguments, model)
     config = decoder.build(tokenizer, predicts_next=model.config.predicts_next)
-    return TextGenerator(model, tokenizer, config, **settings)
+    return TextGenerator(model, tokenizer, config, special_tokens=arguments.special_tokens, **settings)
 
 
 def sampling_key(arguments: argparse.Namespace) -> jax.Array:

@@ -1,16 +1,18 @@
-"""What the commands `eval`, `table` and `sweep` share: the loop over decoders, and the reports."""
+"""What the commands `eval`, `table` and `sweep` share: options, the loop over decoders, and the reports."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from depcap_jax.cli.options import load_model
+from depcap_jax.decoding.recipes import recipe_settings
 from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.engine import Run, Subject, evaluate
 from depcap_jax.evaluation.figures import require_matplotlib, save_figure
@@ -19,10 +21,83 @@ from depcap_jax.evaluation.records import publish_text
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
 from depcap_jax.evaluation.scoring.sandbox import UNGUARDED
 from depcap_jax.evaluation.summary import COLUMNS, cells, failures, to_csv, to_markdown
-from depcap_jax.evaluation.tasks import Task, load_task
+from depcap_jax.evaluation.tasks import TASKS, Task, load_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
+
+
+def add_task_arguments(parser: argparse.ArgumentParser, plots: bool = False) -> None:
+    """Adds the options of the task (--task, ...) and of the run (--seed, ...), and --no-plots if it plots."""
+    group = parser.add_argument_group("task")
+    group.add_argument("--task", choices=TASKS, default="tiny", help="default: %(default)s")
+    group.add_argument("--data", metavar="FOLDER", help="the task's JSONL files; default: from the hub")
+    group.add_argument("--limit", type=int, metavar="N", help="the first N problems only")
+    group.add_argument(
+        "--allow-code-execution",
+        action="store_true",
+        help="let mbpp and humaneval run what the model writes, in a sandbox on this machine",
+    )
+    group.add_argument(
+        "--unsafe-code-execution",
+        action="store_true",
+        help="the same, also where no sandbox works: the code may then do whatever you may",
+    )
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--batch-size",
+        type=int,
+        default=8,
+        metavar="N",
+        help="problems decoded together; it changes the time and nothing else; default: %(default)s",
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="for sampling; default: %(default)s")
+    group.add_argument(
+        "--no-chat", action="store_true", help="bare prompts, also if there is a chat template"
+    )
+    group.add_argument(
+        "--out",
+        default="depcap-results",
+        metavar="FOLDER",
+        help="results; a run that was stopped goes on from there; default: %(default)s",
+    )
+    if plots:
+        group.add_argument("--no-plots", action="store_true", help="tables only; needs no matplotlib")
+
+
+def parse_vary(texts: Sequence[str], recipe: str) -> dict[str, list[Any]]:
+    """Reads NAME=v1,v2,...; NAME as `recipe_settings` has it, or as the paper writes it.
+
+    Raises:
+      ValueError: naming what cannot be read, or the setting that the recipe does not have.
+    """
+    varied: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        name = _PAPER_NAMES.get(name, name)
+        if not equals or not values:
+            raise ValueError(f"what to vary is written NAME=VALUE,VALUE,..., got {text!r}")
+        known = recipe_settings(recipe)
+        if name not in known:
+            raise ValueError(f"recipe {recipe!r} has no setting {name!r}; it has: {', '.join(known)}")
+        if name in varied:
+            raise ValueError(f"{name} is varied twice")
+        varied[name] = list(dict.fromkeys(_value(value) for value in values.split(",")))
+    return varied
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text.strip()  # a cache's name
+    if isinstance(value, (list, dict)):
+        raise ValueError(f"what to vary is written NAME=VALUE,VALUE,..., got the value {text!r}")
+    return value
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:
@@ -32,19 +107,11 @@ def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:
     allow_code_execution(arguments.allow_code_execution, unsafe=arguments.unsafe_code_execution)
     task = load_task(arguments.task, data=arguments.data, limit=arguments.limit)
     if task.sandbox == UNGUARDED:
-        print(
-            "warning: no sandbox works here; what the model writes may do whatever you may", file=sys.stderr
-        )
-    model, tokenizer = load_model(arguments)
-    subject = Subject(
-        str(arguments.model),
-        model,
-        tokenizer,
-        batch_size=arguments.batch_size,
-        chat=False if arguments.no_chat else None,
-        seed=arguments.seed,
-    )
-    return subject, task
+        warning = "warning: no sandbox works here; what the model writes may do whatever you may"
+        print(warning, file=sys.stderr)
+    run = {"batch_size": arguments.batch_size, "seed": arguments.seed}
+    chat = False if arguments.no_chat else None
+    return Subject(arguments.model, *load_model(arguments), chat=chat, **run), task
 
 
 def run_all(subject: Subject, task: Task, decoders: Sequence[Decoder], folder: Path) -> list[Run]:

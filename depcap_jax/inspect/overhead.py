@@ -60,13 +60,8 @@ def useful(steps: Sequence[Step]) -> float:
 class Measurement:
     """One decoder on one batch."""
 
-    recipe: str
-    cache: str
-    batch: int
     passes: int
     """Turns of the batch's loop."""
-    tokens: int
-    """Answer positions decoded, of all rows."""
     seconds: float
     """Of the whole decode: the median. For people; compare ratios."""
     ratio: float
@@ -105,13 +100,11 @@ def random_model(config: ModelConfig = BENCH_CONFIG) -> Transformer:
     model = Transformer(config, rngs=nnx.Rngs(0))
 
     def rescale(path: Any, leaf: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path)
         if leaf.ndim < 2:
             return leaf
-        unit = leaf / jnp.std(leaf)
-        if "embed" in name:
-            return unit
-        return unit * float((12.0 if "head" in name else 2.0) / np.sqrt(leaf.shape[0]))
+        name = jax.tree_util.keystr(path)
+        gain = 1.0 if "embed" in name else (12.0 if "head" in name else 2.0) / leaf.shape[0] ** 0.5
+        return leaf / jnp.std(leaf) * gain
 
     return jax.tree_util.tree_map_with_path(rescale, model)
 
@@ -235,11 +228,7 @@ def measure(
     _seconds(replay)
     times = [(_seconds(whole), _seconds(replay), bare.ideal(steps)) for _ in range(repeats)]
     return Measurement(
-        recipe=name,
-        cache=settings.get("cache", "none"),
-        batch=batch,
         passes=len(steps),
-        tokens=batch * config.gen_length,
         seconds=statistics.median(whole for whole, _, _ in times),
         ratio=statistics.median(whole / bare for whole, bare, _ in times),
         ideal_ratio=statistics.median(whole / ideal for whole, _, ideal in times),

@@ -8,7 +8,9 @@
 
 Signals and conflicts are drawn from what the policies tell, whoever wrote them.
 
-Needs the extra `plot`: pip install "depcap_jax[plot]".
+All take the result of `generate(..., trace=True)` and the number of its row; a `tokenizer` writes the tokens
+below their positions, where they fit. All raise ValueError if there is no trace, or no such row, block or
+pass, and ModuleNotFoundError without matplotlib: the extra `plot`, pip install "depcap_jax[plot]".
 """
 
 from __future__ import annotations
@@ -44,15 +46,6 @@ def decode_map(result: DecodeResult, row: int = 0, *, tokenizer: Tokenizer | Non
     """Positions across, passes down; colour is the confidence of each candidate at each pass.
 
     A dot is a commit, and a rectangle is a block: its positions, from the pass that opened it to its last.
-
-    Args:
-      result: of `generate(..., trace=True)`.
-      row: which of its rows.
-      tokenizer: writes the tokens below, where they fit.
-
-    Raises:
-      ValueError: if there is no trace, or no such row.
-      ModuleNotFoundError: without matplotlib.
     """
     decode = _decoded(result, row)
     plt = _pyplot()
@@ -73,7 +66,7 @@ def decode_map(result: DecodeResult, row: int = 0, *, tokenizer: Tokenizer | Non
         size = (block.size, next_pass - block.first_pass)
         axes.add_patch(plt.Rectangle(corner, *size, fill=False, edgecolor=_INK, linewidth=1.0, gid="block"))
     axes.set_ylabel("forward pass")
-    _label_positions(axes, decode, tokenizer, 0, width)
+    _label_positions(axes, decode.tokens, tokenizer, 0, width)
     figure.colorbar(image, ax=axes, label="confidence", shrink=0.8, pad=0.01)
     return _finished(figure, axes)
 
@@ -81,19 +74,12 @@ def decode_map(result: DecodeResult, row: int = 0, *, tokenizer: Tokenizer | Non
 def signals(
     result: DecodeResult, block: int = 1, row: int = 0, *, tokenizer: Tokenizer | None = None
 ) -> Figure:
-    """What the partition told of each position when it cut a block, with the boundary that it chose.
+    """What the partition told of each position when it cut a block (from 0), with the boundary that it chose.
 
     For DepGA: influence I and uncertainty H above, score S below. What is negative somewhere is drawn below.
 
-    Args:
-      result: of `generate(..., trace=True)`, with a partition that tells numbers of positions.
-      block: which block, from 0.
-      row: which row of the result.
-      tokenizer: writes the tokens below, where they fit.
-
     Raises:
-      ValueError: if there is no trace, row or block of that number, or the partition tells no such numbers.
-      ModuleNotFoundError: without matplotlib.
+      ValueError: also if the partition tells no numbers of positions.
     """
     decode = _decoded(result, row)
     check_integer("block", block, 0, len(decode.blocks) - 1)
@@ -113,34 +99,26 @@ def signals(
     for names, axes in zip(groups, panels[:, 0], strict=True):
         for name in names:
             label, colour = LOOK.get(name, (name, None))
-            axes.plot(
-                cut.start + np.arange(len(curves[name])), curves[name], color=colour, marker=".", label=label
-            )
+            at = cut.start + np.arange(len(curves[name]))
+            axes.plot(at, curves[name], color=colour, marker=".", label=label)
         if set(names) & below:
             axes.axhline(0, color=_INK, linewidth=0.8)
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(names), borderpad=0)
         axes.axvspan(cut.start - 0.5, cut.end - 0.5, color=INFLUENCE, alpha=0.08, linewidth=0)
         axes.axvline(cut.end - 0.5, color=_INK, linestyle="--", linewidth=1, gid="boundary")
     panels[0, 0].set_title(f"block {block}: length {cut.size}", loc="left", fontsize=10)
-    _label_positions(panels[-1, 0], decode, tokenizer, cut.start, cut.start + width)
+    _label_positions(panels[-1, 0], decode.tokens, tokenizer, cut.start, cut.start + width)
     return _finished(figure, *panels[:, 0])
 
 
 def conflicts(result: DecodeResult, step: int, row: int = 0, *, tokenizer: Tokenizer | None = None) -> Figure:
-    """What the selection told at a pass: its candidates by confidence, and the pairs that it flagged as arcs.
+    """What the selection told at a pass, from 1: its candidates by confidence, and flagged pairs as arcs.
 
     For CAP-Decoding the arcs are conflicts. Numbers that it told of positions are drawn as lines. A filled
-    mark was committed at this pass.
-
-    Args:
-      result: of `generate(..., trace=True)`, with a selection that tells pairs or numbers of positions.
-      step: which forward pass, from 1.
-      row: which row of the result.
-      tokenizer: writes the tokens that each position would be committed with.
+    mark was committed at this pass. Tokens are those that each position would be committed with.
 
     Raises:
-      ValueError: if there is no trace, row or pass of that number, or the selection tells neither.
-      ModuleNotFoundError: without matplotlib.
+      ValueError: also if the selection tells neither pairs nor numbers of positions.
     """
     decode = _decoded(result, row)
     check_integer("step", step, 1, decode.nfe)
@@ -166,8 +144,8 @@ def conflicts(result: DecodeResult, step: int, row: int = 0, *, tokenizer: Token
     above.legend(handles=handles, ncols=len(handles), **look)
     told = ", ".join(f"{len(edges)} {name}" for name, edges in pairs.items())
     above.set_title(f"pass {step}{': ' if told else ''}{told}", loc="left", fontsize=10)
-    labels = spell(np.where(np.isfinite(confidence), decode.guess[step - 1], decode.tokens), tokenizer)
-    _label_positions(below, decode, tokenizer, block.start, block.end, labels)
+    tokens = np.where(np.isfinite(confidence), decode.guess[step - 1], decode.tokens)
+    _label_positions(below, tokens, tokenizer, block.start, block.end)
     return _finished(figure, above, below)
 
 
@@ -185,12 +163,7 @@ def _draw_arcs(axes: Axes, pairs: Mapping[str, np.ndarray]) -> None:
 
 
 def progress(result: DecodeResult, row: int = 0) -> Figure:
-    """Block sizes, block by block, and how many tokens each forward pass committed.
-
-    Raises:
-      ValueError: if there is no trace, or no such row.
-      ModuleNotFoundError: without matplotlib.
-    """
+    """Block sizes, block by block, and how many tokens each forward pass committed."""
     decode = _decoded(result, row)
     plt = _pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.6), layout="constrained", width_ratios=(2, 3))
@@ -225,20 +198,14 @@ def _decoded(result: DecodeResult, row: int) -> Replay:
 
 
 def _label_positions(
-    axes: Axes,
-    decode: Replay,
-    tokenizer: Tokenizer | None,
-    begin: int,
-    end: int,
-    texts: list[str] | None = None,
+    axes: Axes, tokens: np.ndarray, tokenizer: Tokenizer | None, begin: int, end: int
 ) -> None:
     """Tokens below their positions if there is a tokenizer and room, else numbers."""
     if tokenizer is None or end - begin > _MOST_LABELS:
         axes.set_xlabel("position in the answer")
         return
-    texts = spell(decode.tokens, tokenizer) if texts is None else texts
     marks = dict.fromkeys(tokenizer.all_special_tokens, "∎")  # the end of the text, above all: a long word
-    bare = [text.strip(" ") for text in texts[begin:end]]
+    bare = [text.strip(" ") for text in spell(tokens, tokenizer)[begin:end]]
     readable = [marks.get(text, text).replace("\n", "↵").replace("$", r"\$") or "·" for text in bare]
     axes.set_xticks(range(begin, end), readable, rotation=90, fontsize=8)
 

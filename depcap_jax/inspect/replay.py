@@ -70,10 +70,7 @@ class Replay:
     @property
     def commit_confidence(self) -> np.ndarray:
         """[G] float: the confidence at which each position was committed; NaN where it was not."""
-        if self.nfe == 0:
-            return np.full(len(self.commit_step), np.nan, np.float32)
-        step, position = np.maximum(self.commit_step - 1, 0), np.arange(len(self.commit_step))
-        return np.where(self.commit_step > 0, self.confidence[step, position], np.nan)
+        return _at_commit(self.confidence, self.commit_step, np.nan)
 
     @property
     def commits(self) -> np.ndarray:
@@ -126,14 +123,10 @@ def replay(result: DecodeResult, row: int = 0) -> Replay:
     check_integer("row", row, 0, len(result.nfe) - 1)
     nfe = int(result.nfe[row])
     commit_step, guess = np.asarray(result.commit_step[row]), np.asarray(trace.guess[row])[:nfe]
-    position = np.arange(len(commit_step))
-    tokens = np.full(len(position), -1)
-    done = commit_step > 0
-    tokens[done] = guess[commit_step[done] - 1, position[done]]
     blocks = zip(trace.block_starts[row], result.block_sizes[row], trace.block_passes[row], strict=True)
     return Replay(
         nfe=nfe,
-        tokens=tokens,
+        tokens=_at_commit(guess, commit_step, -1),
         commit_step=commit_step,
         visible=int(result.lengths[row]),
         confidence=np.where(guess >= 0, np.asarray(trace.confidence[row])[:nfe], np.nan),
@@ -145,6 +138,12 @@ def replay(result: DecodeResult, row: int = 0) -> Replay:
         select=dict(_named(trace.select, row, nfe)),
         cache=dict(_named(trace.cache, row, nfe)),
     )
+
+
+def _at_commit(told: np.ndarray, commit_step: np.ndarray, missing: float) -> np.ndarray:
+    """What [F, G] says of each position at the pass that committed it; `missing` where none did."""
+    before = np.pad(told, ((1, 0), (0, 0)), constant_values=missing)
+    return before[commit_step, np.arange(len(commit_step))]
 
 
 def _named(told: Any, row: int, nfe: int) -> Iterator[tuple[str, np.ndarray]]:

@@ -103,6 +103,7 @@ def _run(decode: Replay, name: str, tokenizer: Tokenizer | None) -> dict[str, An
     return {
         "name": name,
         "nfe": decode.nfe,
+        "visible": decode.visible,
         "untouched": len(decode.tokens) - reach,
         "table": [token_text(token, tokenizer) for token in index],
         "tokens": [index[token] if token >= 0 else -1 for token in tokens.tolist()],

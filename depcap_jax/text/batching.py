@@ -18,11 +18,10 @@ from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.state import DecodeResult, Status
 
+Prompts = Sequence[Sequence[int]]
+"""The ids of each."""
 SHORTEST_PROMPT = 32
 """The narrowest width: below it a compilation costs more than the padding does."""
-
-_LONGEST_ANSWER = 256
-"""Positions of an answer in the paper."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,12 +93,11 @@ class Batcher:
         self._model = model
         self._config = config
         self._batch_size = batch_size
-        self._widths = doubling(SHORTEST_PROMPT, self.limit)
-        if buckets is not None:
-            self._widths = tuple(sorted({*buckets, self.limit}))
+        widths = doubling(SHORTEST_PROMPT, self.limit) if buckets is None else buckets
+        self._widths = sorted({*widths, self.limit})
         self._compiled: set[tuple[object, ...]] = set()
 
-    def check(self, prompts: Sequence[Sequence[int]], name: str = "prompt") -> None:
+    def check(self, prompts: Prompts, name: str = "prompt") -> None:
         """Raises ValueError, calling it `name`, if a prompt does not fit into the context with the answer."""
         for index, prompt in enumerate(prompts):
             if len(prompt) > self.limit:
@@ -109,11 +107,7 @@ class Batcher:
                 )
 
     def compile(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        indices: Sequence[int] | None = None,
-        trace: bool = False,
+        self, prompts: Prompts, *, indices: Sequence[int] | None = None, trace: bool = False
     ) -> float:
         """Compiles what `run` with the same arguments will need, decodes nothing; the seconds it took.
 
@@ -129,7 +123,7 @@ class Batcher:
 
     def run(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Prompts,
         *,
         indices: Sequence[int] | None = None,
         key: jax.Array | None = None,
@@ -138,7 +132,7 @@ class Batcher:
         """Decodes the prompts, batch by batch; within and between batches the longest come first.
 
         Args:
-          prompts: the ids of each.
+          prompts: their ids.
           indices: which of them to decode, as a run that was stopped and goes on does; all by default.
           key: for sampling. A prompt draws with `fold_in(key, its index in prompts)`.
           trace: also record what every pass saw.
@@ -158,9 +152,7 @@ class Batcher:
         padded[: len(prompt)] = prompt
         return padded
 
-    def _batches(
-        self, prompts: Sequence[Sequence[int]], indices: Sequence[int] | None
-    ) -> list[tuple[list[int], int, int]]:
+    def _batches(self, prompts: Prompts, indices: Sequence[int] | None) -> list[tuple[list[int], int, int]]:
         """Each batch: the indices of its prompts, its rows and its width."""
         chosen = range(len(prompts)) if indices is None else indices
         order = sorted(chosen, key=lambda index: -len(prompts[index]))
@@ -170,14 +162,7 @@ class Batcher:
         return [(batch, rows, at_least(len(prompts[batch[0]]), self._widths)) for batch in batches]
 
     def _decode(
-        self,
-        prompts: Sequence[Sequence[int]],
-        batch: Sequence[int],
-        rows: int,
-        width: int,
-        *,
-        key: jax.Array | None,
-        trace: bool,
+        self, prompts: Prompts, batch: list[int], rows: int, width: int, key: jax.Array | None, trace: bool
     ) -> list[Decoded]:
         """Decodes the prompts `batch`, on a canvas of `rows` rows; copies of the last one fill it up."""
         filled = [*batch, *[batch[-1]] * (rows - len(batch))]
@@ -190,7 +175,7 @@ class Batcher:
         result = generate(self._model, ids, lengths, config=self._config, key=keys, trace=trace)
         result = jax.tree.map(np.asarray, result)
         seconds = (time.perf_counter() - begin) / len(batch)
-        return [_read(result, row, index, int(lengths[row]), seconds) for row, index in enumerate(batch)]
+        return [_read(result, row, index, len(prompts[index]), seconds) for row, index in enumerate(batch)]
 
     def _prepare(self, rows: int, width: int, keys: jax.Array | None, trace: bool) -> None:
         program = (rows, width, None if keys is None else keys.dtype, trace)
@@ -200,8 +185,8 @@ class Batcher:
 
 
 def answer_length(context: int) -> int:
-    """Positions of an answer by default: as many as in the paper, but at most half of the context."""
-    return min(_LONGEST_ANSWER, context // 2)
+    """Positions of an answer by default: 256 as in the paper, but at most half of the context."""
+    return min(256, context // 2)
 
 
 def check_key(config: DecodeConfig, key: jax.Array | None) -> jax.Array | None:
@@ -237,7 +222,6 @@ def at_least(needed: int, widths: Sequence[int]) -> int:
 
 
 def _read(result: DecodeResult, row: int, index: int, prompt_length: int, seconds: float) -> Decoded:
-    alone = jax.tree.map(lambda leaf: leaf[row : row + 1], result)
     visible = int(result.lengths[row])
     return Decoded(
         index=index,
@@ -248,5 +232,5 @@ def _read(result: DecodeResult, row: int, index: int, prompt_length: int, second
         prompt_length=prompt_length,
         status=Status(int(result.status[row])),
         seconds=seconds,
-        result=None if result.trace is None else alone,
+        result=None if result.trace is None else jax.tree.map(lambda leaf: leaf[row : row + 1], result),
     )

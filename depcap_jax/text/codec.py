@@ -40,38 +40,56 @@ class Codec:
       tokenizer: one of `transformers`.
       vocab_size: ids from here on are not the model's.
       chat: None uses the chat template if there is one, True insists on it, False never does.
+      special_tokens: whether `<|endoftext|>` and its like, where a person wrote them, are the tokens of that
+        name. By default they are text like any other, and no text can end a turn, begin one or be a mask.
+
+    With a chat template, the special tokens that the template itself writes are always tokens, and those in a
+    message's contents are read by themselves as text. A template that strips a content, or cuts it, does so
+    with these too, and what is left is text. One that glues contents to words of its own until they make up
+    a special token is not seen through. An ordinary text has the ids that it has anyway, but for U+F0000 and
+    U+F0001, which transformers marks contents with and leaves out.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, chat: bool | None = None):
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        vocab_size: int,
+        chat: bool | None = None,
+        *,
+        special_tokens: bool = False,
+    ):
         self._tokenizer: Any = require_tokenizer(tokenizer)
         if not callable(self._tokenizer):
             raise TypeError(f"tokenizer must be one of transformers, got {type(tokenizer).__name__}")
         if chat not in (None, True, False):
             raise TypeError(f"chat must be True, False or None, got {chat!r}")
+        if special_tokens not in (True, False):
+            raise TypeError(f"special_tokens must be True or False, got {special_tokens!r}")
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if chat and not has_template:
             raise ValueError("chat is True, but the tokenizer has no chat template; chat=None does without")
         self._vocab_size = vocab_size
         self._chat = has_template and chat is not False
+        self._plain = not special_tokens
         self._why_not = "chat is False" if has_template else "the tokenizer has none"
 
     def encode_prompt(self, prompt: Prompt, name: str) -> list[int]:
         """The ids of a text or a conversation; `name` is what complaints call it."""
         if isinstance(prompt, str):
             if not self._chat:
-                return self._ids(name, prompt)
+                return self._ids(prompt, name)
             prompt = [{"role": "user", "content": prompt}]
         _check_messages(prompt, name)
         if not self._chat:
             raise ValueError(f"{name} is a conversation and needs a chat template, but {self._why_not}")
-        text = self._tokenizer.apply_chat_template(
-            list(prompt), tokenize=False, add_generation_prompt=True, **TEMPLATE_SETTINGS
+        encoded = self._tokenizer.apply_chat_template(
+            list(prompt), add_generation_prompt=True, sanitize_control_tokens=self._plain, **TEMPLATE_SETTINGS
         )
-        return self._ids(name, text, add_special_tokens=False)  # the template has written them
+        return self._check(encoded, name)
 
     def encode_part(self, text: str) -> list[int]:
-        """The ids of a piece of a text, without special tokens around it."""
-        return self._ids("the template", text, add_special_tokens=False)
+        """The ids of a piece of a text, with no special token added to it."""
+        return self._ids(text, "the template", add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, special tokens left out."""
@@ -100,12 +118,12 @@ class Codec:
             (text if step else "_" * len(ids), step) for (step, ids), text in zip(runs, texts, strict=True)
         ]
 
-    def _ids(self, name: str, text: str, **settings: Any) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # bytes that the terminal could not decode arrive as lone surrogates
-            raise ValueError(f"{name} is not a text in UTF-8: {text!r}") from None
-        ids = list(self._tokenizer(text, **settings)["input_ids"])
+    def _ids(self, text: str, name: str, **settings: Any) -> list[int]:
+        _check_text(text, name)
+        return self._check(self._tokenizer(text, split_special_tokens=self._plain, **settings), name)
+
+    def _check(self, encoded: Mapping[str, Any], name: str) -> list[int]:
+        ids = list(encoded["input_ids"])
         for token in ids:
             if not 0 <= token < self._vocab_size:
                 raise ValueError(
@@ -113,6 +131,13 @@ class Codec:
                     "Do this model and this tokenizer belong together?"
                 )
         return ids
+
+
+def _check_text(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that the terminal could not decode arrive as lone surrogates
+        raise ValueError(f"{name} is not a text in UTF-8: {text!r}") from None
 
 
 def _check_messages(messages: Any, name: str) -> None:
@@ -123,8 +148,8 @@ def _check_messages(messages: Any, name: str) -> None:
     if not messages:
         raise ValueError(f"{name} is a conversation without a message")
     for message in messages:
-        fields = (
-            [message.get(field) for field in ("role", "content")] if isinstance(message, Mapping) else [None]
-        )
+        fields = [message.get("role"), message.get("content")] if isinstance(message, Mapping) else [None]
         if not all(isinstance(field, str) for field in fields):
             raise TypeError(f'{name}: a message is {{"role": text, "content": text}}, got {message!r}')
+        for field in fields:
+            _check_text(str(field), name)

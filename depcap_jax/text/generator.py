@@ -68,14 +68,13 @@ class TextGenerator:
     a prompt that is repeated gets different answers; a single one counts as a list's first.
 
     Args:
-      model: a `Transformer`, or anything with the methods of `DiffusionLM`.
+      model, batch_size, buckets: as for `Batcher`.
       tokenizer: the checkpoint's own, as `load` returns it.
       config: how to decode; the paper's DepCap by default.
-      batch_size: prompts decoded together at most.
-      buckets: widths that prompts are padded to; doubling from 32 by default. What the context leaves
-        beside the answer always is the last one.
       chat: None wraps each text as a user's turn if the tokenizer has a chat template, whatever the
         checkpoint is called; True insists on a template; False gives the model the bare text.
+      special_tokens: whether special tokens that a prompt or a template with gaps spells out, such as
+        `<|endoftext|>`, are these tokens; by default they are text like any other: see `Codec`.
       progress: False shows no bar; None shows one if stderr is a terminal; True always does.
 
     Raises:
@@ -93,6 +92,7 @@ class TextGenerator:
         batch_size: int = 8,
         buckets: Sequence[int] | None = None,
         chat: bool | None = None,
+        special_tokens: bool = False,
         progress: bool | None = False,
     ):
         if not hasattr(model, "config"):
@@ -101,7 +101,7 @@ class TextGenerator:
             raise TypeError(f"config must be a DecodeConfig, as recipe makes it, got {config!r}")
         self._model = model
         self._config = DecodeConfig() if config is None else config
-        self._codec = Codec(tokenizer, model.config.vocab_size, chat)
+        self._codec = Codec(tokenizer, model.config.vocab_size, chat, special_tokens=special_tokens)
         self._batcher = Batcher(model, self._config, batch_size=batch_size, buckets=buckets)
         self._progress = progress
 
@@ -158,14 +158,10 @@ class TextGenerator:
         """
         (ids,) = self._encode([prompt])
         keys = row_keys(check_key(self._config, key), [0])
-        snapshots = stream(
-            self._model,
-            self._batcher.pad(ids),
-            len(ids),
-            config=self._config,
-            key=None if keys is None else keys[0],
-        )
-        return (self._partial(snapshot) for snapshot in snapshots)
+        key = None if keys is None else keys[0]
+        snapshots = stream(self._model, self._batcher.pad(ids), len(ids), config=self._config, key=key)
+        read, ends = self._codec.read_partial, self._model.config.eos_token_ids
+        return (Partial(tuple(read(now.tokens, now.commit_step, ends)), now) for now in snapshots)
 
     def infill(
         self,
@@ -176,8 +172,7 @@ class TextGenerator:
     ) -> Infilled:
         """Fills the gaps of a text, all of them in one decode, and leaves everything else as it is.
 
-        Each gap has a fixed number of tokens; an end-of-text token that the model puts there is left out
-        of the text, so a gap may turn out shorter.
+        An end-of-text token that the model puts into a gap is left out: it may turn out shorter.
 
         Args:
           template: a text with gaps, `[gap:8]` being one of 8 tokens; or the text's parts, an integer
@@ -222,7 +217,3 @@ class TextGenerator:
         ids = [self._codec.encode_prompt(prompt, f"prompt {index}") for index, prompt in enumerate(prompts)]
         self._batcher.check(ids)
         return ids
-
-    def _partial(self, snapshot: Snapshot) -> Partial:
-        ends = self._model.config.eos_token_ids
-        return Partial(tuple(self._codec.read_partial(snapshot.tokens, snapshot.commit_step, ends)), snapshot)

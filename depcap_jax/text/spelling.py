@@ -8,6 +8,7 @@ tokens, which a diffusion model commits in any order. So a text is read as a who
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,19 +75,10 @@ def _cut(runs: Sequence[Sequence[int]], context: list[int], decode: Decode) -> l
     for run in runs:
         context = [*context, *run]
         # What the runs so far read as and will not change: an incomplete character at their end still does.
-        settled = _agreement(decode(context), text)
+        settled = len(os.path.commonprefix([decode(context), text]))  # noqa: RUF071  # by character
         pieces.append(text[reached:settled])
         reached = max(reached, settled)
     return pieces
-
-
-def _agreement(first: str, second: str) -> int:
-    """How many characters two texts begin with alike."""
-    if second.startswith(first):
-        return len(first)
-    return next(
-        (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(second)
-    )
 
 
 def _complete(tokens: list[int], decode: Decode) -> list[int]:
@@ -98,5 +90,4 @@ def _complete(tokens: list[int], decode: Decode) -> list[int]:
 
 
 def _with_special_tokens(tokenizer: Tokenizer) -> Decode:
-    settings = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
-    return lambda ids: str(tokenizer.decode(ids, **settings))
+    return lambda ids: str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))

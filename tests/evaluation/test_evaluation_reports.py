@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from depcap_jax.cli.commands import depcap_eval as eval_command, depcap_sweep as sweep, depcap_table as table
-from depcap_jax.cli.task_options import parse_vary
+from depcap_jax.cli.reports import parse_vary
 from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.engine import Run
 from depcap_jax.evaluation.figures import plot_sweep, plot_table, require_matplotlib, save_figure

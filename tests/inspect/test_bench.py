@@ -39,7 +39,6 @@ def test_recorded_passes_are_those_of_the_decode():
     assert set(passes) <= {full, step}
     measured = bench.measure(model, ids, "cap", cache="dual", block_length=8, gen_length=24, repeats=1)
     assert measured.passes == len(passes)
-    assert measured.tokens == 24
     assert 0.1 < measured.ratio < 10
     assert 0.1 < measured.ideal_ratio < 10
     assert measured.useful == 1

@@ -82,6 +82,8 @@ def test_it_opens_finished_and_compares(opened, results, tokenizer):
     assert panes[0].rect["y"] == panes[1].rect["y"]
     passes = [int(result.nfe[0]) for result in results]
     assert texts(opened, ".nfe") == [f"{count} forward passes" for count in passes]
+    counts = [f"{int(result.lengths[0])} tokens" for result in results]
+    assert texts(opened, ".facts li:nth-child(2)") == counts, "as many as a reader sees"
     assert texts(opened, ".badge") == [f"{round(100 * min(passes) / max(passes))} % of the passes"]
     assert opened.find_elements("css selector", ".t.open") == []
     shown = texts(opened, ".pane:first-child .t")

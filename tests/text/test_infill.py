@@ -10,7 +10,7 @@ from byte_tokenizer import byte_tokenizer
 from compilations import compilations
 from small_models import small_model
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import GREEDY, MASK, SAMPLING, word_tokenizer
+from word_tokenizer import EOS, GREEDY, MASK, SAMPLING, word_tokenizer
 
 from depcap_jax.decoding.recipes import recipe
 from depcap_jax.text.codec import Codec
@@ -29,7 +29,7 @@ TEMPLATES = (["w5 w6", 3, "w7 <mask> w8", 1, "w9 <eos> w10", 4, "w11"], [2, "w7 
 )
 def test_infill_leaves_the_rest_untouched(family, cache):
     config = recipe("depcap", l_max=8, gen_length=64, cache=cache)
-    generator = TextGenerator(small_model(family), BARE, config)
+    generator = TextGenerator(small_model(family), BARE, config, special_tokens=True)
     with compilations() as compiled:
         for parts in TEMPLATES:
             result = generator.infill(parts)
@@ -58,6 +58,16 @@ def test_infill_of_one_gap_at_the_end_is_generation():
     assert (filled.tokens[: len(reply.tokens)], filled.nfe) == (reply.tokens, reply.nfe)
 
 
+def test_special_tokens_around_a_gap_are_text_unless_they_are_meant():
+    template = "<mask>[gap:2]<eos>"
+    for meant, lengths in ((False, (6, 5)), (True, (1, 1))):
+        filled = TextGenerator(LLADA, byte_tokenizer(0), GREEDY, special_tokens=meant).infill(template)
+        before, after = filled.tokens[: lengths[0]], filled.tokens[lengths[0] + 2 :]
+        assert filled.text == "<mask>" + filled.fillings[0] + "<eos>"
+        assert len(after) == lengths[1]
+        assert (MASK in before, EOS in after) == (meant, meant)
+
+
 def test_another_key_fills_in_another_sample():
     generator = TextGenerator(LLADA, BARE, SAMPLING)
     first, again, second = (generator.infill("w1 [gap:8] w2", key=jax.random.key(seed)) for seed in (3, 3, 4))
@@ -78,7 +88,8 @@ def test_templates_are_checked():
 
 
 def test_fillings_read_as_in_their_place():
-    codec = Codec(PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer.build()), 512)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer.build())
+    codec = Codec(tokenizer, 512, special_tokens=True)
     (end,) = codec.encode_part(tiny_tokenizer.EOS)
 
     def fill(*parts: str | int, gaps: list[str]) -> str:

@@ -57,9 +57,9 @@ def run(arguments: argparse.Namespace) -> None:
         ids = rng.integers(0, model.config.mask_token_id, (batch, prompt_length), dtype=np.int32)
         for recipe, cache in itertools.product(arguments.recipes, arguments.caches):
             row = measure(model, ids, recipe, cache=cache, gen_length=gen_length, repeats=repeats)
-            rate = row.tokens / row.seconds
+            rate = batch * gen_length / row.seconds
             print(
-                f"{row.recipe:12}{row.cache:14}{row.batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}"
+                f"{recipe:12}{cache:14}{batch:5}{row.passes:7}{rate:10.1f}{row.ratio:21.3f}"
                 f"{row.ideal_ratio:16.3f}{row.useful:9.2f}",
                 flush=True,
             )

@@ -8,9 +8,8 @@ import sys
 import jax
 
 from depcap_jax.checkpoints.loading import EMBEDDED
-from depcap_jax.cli.live import show
 from depcap_jax.cli.options import add_generation_arguments, load_generator, sampling_key
-from depcap_jax.cli.terminal import err
+from depcap_jax.cli.terminal import err, show
 from depcap_jax.text.generator import TextGenerator
 
 EXAMPLES = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import itertools
 
 import shtab
 
@@ -27,16 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Prints the script."""
     parser = build_parser()
-    for action in _actions(parser):
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for action in itertools.chain(*(command._actions for command in commands.choices.values())):
         if action.metavar in _PATHS:
             action.complete = getattr(shtab, _PATHS[action.metavar])  # type: ignore[attr-defined]  # shtab's way
     print(shtab.complete(parser, arguments.shell))
-
-
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The options and arguments of a command and of all commands below it."""
-    for action in parser._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from _actions(below)

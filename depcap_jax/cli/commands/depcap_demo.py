@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from depcap_jax.cli.options import add_model_arguments, given_settings, load_model
-from depcap_jax.cli.terminal import out, working
+from depcap_jax.cli.terminal import harmless, out, working
 from depcap_jax.decoding.policy import check_integer
 from depcap_jax.decoding.recipes import CACHES, RECIPES
 from depcap_jax.evaluation.decoder import Decoder
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         with working(f"decoding {arguments.problems} problems with {name}"):
             runs[name] = evaluate(subject, task, Decoder(name, given_settings(arguments)))
     for index, problem in enumerate(task.problems[: arguments.show]):
-        out.print(Text(str(problem.prompt), "bold"))
+        out.print(Text(harmless(str(problem.prompt)), "bold"))
         for name, evaluated in runs.items():
             _show(name, evaluated.content["problems"][index])
         out.print()
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _show(name: str, record: Mapping[str, Any]) -> None:
     verdict = Text("right", "green") if record["right"] == 1 else Text("wrong", "red")
     out.print(Text(f"  {name}, {record['nfe']} passes: ", "dim") + verdict)
-    out.print(Text("\n".join(f"    {line}" for line in record["answer"].splitlines())))
+    out.print(Text(textwrap.indent(harmless(record["answer"]), "    ")))
 
 
 def _summary(runs: Mapping[str, Run]) -> Table:

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, chosen_decoder
-from depcap_jax.cli.reports import prepare, run_all
-from depcap_jax.cli.task_options import add_task_arguments
+from depcap_jax.cli.reports import add_task_arguments, prepare, run_all
 
 EXAMPLES = """
   depcap eval --recipe depcap --cache dual

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import jax
 
-from depcap_jax.cli.live import show
 from depcap_jax.cli.options import add_generation_arguments, load_generator, sampling_key
-from depcap_jax.cli.terminal import working
+from depcap_jax.cli.terminal import harmless, show, working
 from depcap_jax.decoding.state import DecodeError, Status
 from depcap_jax.text.generator import Reply, TextGenerator
 
@@ -29,11 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="none: standard input is read")
     parser.add_argument(
-        "--file",
-        action="append",
-        default=[],
-        metavar="F",
-        help="prompts, one per line; - is standard input",
+        "--file", action="append", default=[], metavar="F", help="prompts, one per line; - is standard input"
     )
     parser.add_argument("--whole", action="store_true", help="each file, or standard input, is one prompt")
     parser.add_argument("--json", action="store_true", help="one JSON object per prompt, with what it took")
@@ -92,7 +87,7 @@ def _answer(
         compiling = generator.prepare(prompts)
     replies = generator.run(prompts, key=key)
     for prompt, reply in zip(prompts, replies, strict=True):
-        print(json.dumps(_as_dict(prompt, reply), ensure_ascii=False) if arguments.json else reply.text)
+        print(_as_json(prompt, reply) if arguments.json else harmless(reply.text))
     if arguments.stats:
         tokens, passes = sum(len(reply.tokens) for reply in replies), sum(reply.nfe for reply in replies)
         seconds = sum(reply.seconds for reply in replies)
@@ -106,14 +101,10 @@ def _answer(
         raise DecodeError(f"prompt {index} ({len(failed)} of {len(prompts)} in all): {status.message}")
 
 
-def _as_dict(prompt: str, reply: Reply) -> dict[str, object]:
-    return {
-        "prompt": prompt,
-        "answer": reply.text,
-        "tokens": list(reply.tokens),
-        "commit_steps": list(reply.commit_steps),
-        "nfe": reply.nfe,
-        "block_sizes": list(reply.block_sizes),
-        "prompt_length": reply.prompt_length,
-        "status": reply.status.name,
-    }
+def _as_json(prompt: str, reply: Reply) -> str:
+    names = ("tokens", "commit_steps", "nfe", "block_sizes", "prompt_length")
+    told = {"prompt": prompt, "answer": reply.text, **{name: getattr(reply, name) for name in names}}
+    told["status"] = reply.status.name
+    # JSON escapes only the control characters below the space.
+    late = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+    return json.dumps(told, ensure_ascii=False).translate(late)

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from depcap_jax.cli.options import add_decoder_arguments, add_model_arguments, chosen_decoder
-from depcap_jax.cli.reports import prepare, run_all, write_reports
-from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments, parse_vary
+from depcap_jax.cli.reports import add_task_arguments, parse_vary, prepare, run_all, write_reports
 from depcap_jax.evaluation.figures import plot_sweep
 from depcap_jax.evaluation.grid import appendix, sweep_decoders
 
@@ -22,14 +21,13 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     add_model_arguments(parser)
-    add_task_arguments(parser)
+    add_task_arguments(parser, plots=True)
     parser.add_argument(
         "--vary",
         action="append",
         metavar="NAME=V1,V2,...",
         help="a setting and its values; may be given again; default: those of the paper's appendix",
     )
-    add_plot_argument(parser)
     add_decoder_arguments(parser)
 
 

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from depcap_jax.cli.options import add_model_arguments
-from depcap_jax.cli.reports import prepare, run_all, write_reports
-from depcap_jax.cli.task_options import add_plot_argument, add_task_arguments
+from depcap_jax.cli.reports import add_task_arguments, prepare, run_all, write_reports
 from depcap_jax.decoding.recipes import CACHES, RECIPES
 from depcap_jax.evaluation.figures import plot_table
 from depcap_jax.evaluation.grid import table_decoders
@@ -23,7 +22,7 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     add_model_arguments(parser)
-    add_task_arguments(parser)
+    add_task_arguments(parser, plots=True)
     parser.add_argument(
         "--caches", nargs="+", choices=CACHES, default=["none"], metavar="CACHE", help="default: none"
     )
@@ -31,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipes", nargs="+", choices=RECIPES, metavar="NAME", help="default: all of the table"
     )
     parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")
-    add_plot_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     for name, options in chosen.items():
         decoder = chosen_decoder(options, model)
         config = decoder.build(tokenizer, predicts_next=model.config.predicts_next)
-        generator = TextGenerator(model, tokenizer, config, chat=False if arguments.raw else None)
+        chat, special = False if arguments.raw else None, arguments.special_tokens
+        generator = TextGenerator(model, tokenizer, config, chat=chat, special_tokens=special)
         with working(f"decoding with {name}"):
             (replies[name],) = generator.run([arguments.prompt], key=sampling_key(arguments), trace=True)
         if replies[name].status != Status.OK:

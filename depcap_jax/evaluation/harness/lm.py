@@ -95,7 +95,8 @@ class DepCapLM(LM):
             pretrained, dtype=dtype, mask_token_id=mask_token_id, predicts_next=predicts_next
         )
         self._tokenizer: Any = require_tokenizer(tokenizer)
-        self._codec = Codec(tokenizer, self._model.config.vocab_size, chat)
+        # lm-eval hands over whole texts, with what a template wrote in them.
+        self._codec = Codec(tokenizer, self._model.config.vocab_size, chat, special_tokens=True)
         default_length = answer_length(self._model.config.max_length)
         decoder = decoder if "gen_length" in settings else decoder.change(gen_length=default_length)
         self._config = decoder.build(tokenizer, predicts_next=self._model.config.predicts_next)
