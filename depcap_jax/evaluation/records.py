@@ -109,7 +109,8 @@ class RecordFile(Records):
         self._file.truncate(len(content) - len(torn))
         if not lines:
             self._append(_seal(header, ""))
-        for record in filter(None, records[1:]):
+        once = dict(zip(lines[1:], records[1:], strict=True))  # a copied line says nothing new
+        for record in filter(None, once.values()):
             if "compile_seconds" in record:
                 self.compile_seconds += record["compile_seconds"]
             else:
