@@ -93,12 +93,16 @@ class RecordFile(Records):
         self._file.seek(0)
         content = self._file.read()
         *lines, torn = content.split(b"\n")
-        records = [_unseal(line, self._run if number else "") for number, line in enumerate(lines)]
-        if lines and records[0] not in (None, header):
+        if lines and _unseal(lines[0], "") not in (None, header):
             raise ValueError(
                 f"{path} belongs to a run with other settings; remove it, or name another folder"
             )
-        damaged = [str(number) for number, record in enumerate(records, start=1) if record is None]
+        records = {line: _unseal(line, self._run) for line in lines}  # a copied line says nothing new
+        damaged = [
+            str(number)
+            for number, line in enumerate(lines, start=1)
+            if records[line] is None and _unseal(line, "") != header
+        ]
         if len(damaged) == len(lines) and not _seal(header, "").startswith(content):
             raise ValueError(f"{path} holds no record of a run; remove it, or name another folder")
         if damaged:
@@ -109,8 +113,7 @@ class RecordFile(Records):
         self._file.truncate(len(content) - len(torn))
         if not lines:
             self._append(_seal(header, ""))
-        once = dict(zip(lines[1:], records[1:], strict=True))  # a copied line says nothing new
-        for record in filter(None, once.values()):
+        for record in filter(None, records.values()):
             if "compile_seconds" in record:
                 self.compile_seconds += record["compile_seconds"]
             else:
