@@ -17,7 +17,7 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from depcap_jax.evaluation.records import RecordFile
+from depcap_jax.evaluation.records import Records
 
 RUN = {"task": "tiny", "seed": 0}
 PROBLEMS = [
@@ -42,7 +42,7 @@ def whole_file() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.jsonl")
         for seconds, problems in zip(COMPILED, (PROBLEMS[:2], PROBLEMS[2:]), strict=True):
-            with RecordFile(path, RUN) as records:
+            with Records(path, RUN) as records:
                 records.add_compilation(seconds)
                 records.add(problems)
         return path.read_bytes()
@@ -139,7 +139,7 @@ def test_no_damage_changes_a_result(done):
         path.write_bytes(content)
         begin = time.process_time()
         try:
-            with RecordFile(path, RUN) as records:
+            with Records(path, RUN) as records:
                 found, seconds = dict(records.problems), records.compile_seconds
                 records.add(problem for problem in PROBLEMS if problem["index"] not in found)
         except ValueError as error:
@@ -148,7 +148,7 @@ def test_no_damage_changes_a_result(done):
             assert not kept
             assert path.read_bytes() == content
             return
-        with RecordFile(path, RUN) as records:
+        with Records(path, RUN) as records:
             again = records.problems
         assert time.process_time() - begin < 2.0
     assert all(record == PROBLEMS[index] for index, record in found.items())
