@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
-from depcap_jax.tiny import task
-from training import vocabulary
+from training import task, vocabulary
 from training.masking import FIRST_MASKED, Batch, Row, mask
 
 # Canvas length and rows: about the same number of tokens in each, so that one step costs about the same.

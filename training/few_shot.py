@@ -28,8 +28,7 @@ from tqdm import trange
 
 import depcap_jax as dc
 from depcap_jax.checkpoints.huggingface.export import export
-from depcap_jax.tiny import task
-from training import vocabulary
+from training import task, vocabulary
 from training.learning import State, Weights, make_step, optimizer, rate_at
 from training.masking import MAX_WEIGHT, Batch, Row, mask
 

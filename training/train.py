@@ -30,8 +30,7 @@ from tqdm import tqdm
 from depcap_jax.checkpoints.huggingface.export import export
 from depcap_jax.models import Transformer
 from depcap_jax.models.config import Family
-from depcap_jax.tiny import task
-from training import vocabulary
+from training import task, vocabulary
 from training.batches import BUCKETS, EASY_ROUNDS, Batches, fixed_masks
 from training.learning import (
     PEAK_RATE,

@@ -15,25 +15,19 @@ What the numbers mean, everywhere in this package and in all that it writes:
 decoder gives the same numbers in all of them. `harness/` has this library's models and tasks for lm-eval.
 """
 
-from depcap_jax.evaluation.decoder import Decoder
-from depcap_jax.evaluation.engine import Run, Subject, evaluate
-from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution
-from depcap_jax.evaluation.scoring.sandbox import CodeExecutionError, Limits, Outcome, find_guard, run_program
-from depcap_jax.evaluation.tasks import TASKS, Problem, Task, load_task
-
-__all__ = [
-    "TASKS",
-    "CodeExecutionError",
-    "Decoder",
-    "Limits",
-    "Outcome",
-    "Problem",
-    "Run",
-    "Subject",
-    "Task",
-    "allow_code_execution",
-    "evaluate",
-    "find_guard",
-    "load_task",
-    "run_program",
-]
+from depcap_jax.evaluation.decoder import Decoder as Decoder
+from depcap_jax.evaluation.engine import Run as Run, Subject as Subject, evaluate as evaluate
+from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution as allow_code_execution
+from depcap_jax.evaluation.scoring.sandbox import (
+    CodeExecutionError as CodeExecutionError,
+    Limits as Limits,
+    Outcome as Outcome,
+    find_guard as find_guard,
+    run_program as run_program,
+)
+from depcap_jax.evaluation.tasks import (
+    TASKS as TASKS,
+    Problem as Problem,
+    Task as Task,
+    load_task as load_task,
+)

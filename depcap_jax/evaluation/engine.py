@@ -24,7 +24,7 @@ from depcap_jax.evaluation.provenance import (
     source_fingerprint,
     versions,
 )
-from depcap_jax.evaluation.records import RecordFile, Records, publish_text
+from depcap_jax.evaluation.records import Records, publish_text
 from depcap_jax.evaluation.summary import summarise
 from depcap_jax.evaluation.tasks import Task
 from depcap_jax.models import Transformer
@@ -130,7 +130,7 @@ def evaluate(
     batcher.check(prompts, "problem")
     identity = identify(subject, task, prompts, decoder, config)
     path = None if folder is None else Path(folder) / f"{run_name(identity)}.json"
-    with Records() if path is None else RecordFile(path.with_suffix(".jsonl"), identity) as records:
+    with Records(path and path.with_suffix(".jsonl"), identity) as records:
         _fill(records, subject, task, batcher, prompts, progress or (lambda *_: None))
         answered = [records.problems[index] for index in range(len(prompts))]
         content = {

@@ -51,19 +51,20 @@ def source_fingerprint(package: Path = _PACKAGE) -> str:
     for part in DECISIVE:
         path = package / part
         files = [path] if path.is_file() else sorted(path.rglob("*.py"))
-        code += [[file.relative_to(package).as_posix(), _code(file)] for file in files]
+        code += [[file.relative_to(package).as_posix(), _code(file.read_bytes())] for file in files]
     return fingerprint(code)
 
 
 def module_fingerprint(name: str) -> str:
     """A hash of a module's code; of one without a file, such as a notebook's, another one each time."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    return secrets.token_hex(8) if file is None else fingerprint(_code(Path(file)))
+    return secrets.token_hex(8) if file is None else _code(Path(file).read_bytes())
 
 
-def _code(path: Path) -> str:
-    """A file's code without comments and docstrings."""
-    return ast.dump(_WithoutTexts().visit(ast.parse(path.read_bytes())))
+@cache
+def _code(source: bytes) -> str:
+    """A hash of code without its comments and docstrings."""
+    return fingerprint(ast.dump(_WithoutTexts().visit(ast.parse(source))))
 
 
 class _WithoutTexts(ast.NodeTransformer):

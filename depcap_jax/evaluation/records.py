@@ -14,40 +14,13 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from depcap_jax.evaluation.provenance import fingerprint
 
 
 class Records:
-    """The records of one run, by problem, in memory."""
-
-    def __init__(self) -> None:
-        self.problems: dict[int, dict[str, Any]] = {}
-        """What is known of each problem, by its index."""
-        self.compile_seconds = 0.0
-        """Time that compilations took, over all sessions of the run."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def add(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Adds the records of some problems; each names its own with `index`."""
-        for record in records:
-            if record["index"] in self.problems:
-                raise ValueError(f"problem {record['index']} is recorded already")
-            self.problems[record["index"]] = dict(record)
-
-    def add_compilation(self, seconds: float) -> None:
-        """Adds the time of a compilation."""
-        self.compile_seconds += seconds
-
-
-class RecordFile(Records):
-    """The same in a file, as it goes.
+    """The records of one run, by problem; in a file as it goes, if one is named.
 
     Args:
       path: the file; made with its folder if it is not there.
@@ -57,48 +30,65 @@ class RecordFile(Records):
       ValueError: if the file belongs to another run or to none, or another process writes to it.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]):
-        super().__init__()
+    problems: dict[int, dict[str, Any]]
+    """What is known of each problem, by its index."""
+    compile_seconds: float
+    """Time that compilations took, over all sessions of the run."""
+
+    def __init__(self, path: Path | None, identity: Mapping[str, Any]):
+        self.problems, self.compile_seconds = {}, 0.0
+        self._file, self._run = None, fingerprint(identity)
+        if path is None:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise ValueError(f"{path} is not a file")
-        identity = json.loads(json.dumps(identity))
-        self._run = fingerprint(identity)
-        self._file = path.open("a+b")
+        self._file = file = path.open("a+b")
         try:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read(file, path, {"run": json.loads(json.dumps(identity))})
+        except BaseException as error:
+            file.close()
+            if isinstance(error, BlockingIOError):
                 raise ValueError(f"{path} is being written by another process") from None
-            self._read(path, {"run": identity})
-        except BaseException:
-            self._file.close()
             raise
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def add(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Adds and appends the records of some problems."""
-        added = list(records)
-        super().add(added)
-        self._write(*added)
+        """Adds the records of some problems; each names its own with `index`."""
+        lines = []
+        for record in records:
+            if record["index"] in self.problems:
+                raise ValueError(f"problem {record['index']} is recorded already")
+            self.problems[record["index"]] = dict(record)
+            lines.append(_seal(record, self._run))
+        self._append(*lines)
 
     def add_compilation(self, seconds: float) -> None:
-        """Adds and appends the time of a compilation."""
-        super().add_compilation(seconds)
-        self._write({"compile_seconds": seconds})
+        """Adds the time of a compilation."""
+        self.compile_seconds += seconds
+        self._append(_seal({"compile_seconds": seconds}, self._run))
 
-    def _read(self, path: Path, header: Mapping[str, Any]) -> None:
-        self._file.seek(0)
-        content = self._file.read()
+    def _read(self, file: IO[bytes], path: Path, header: Mapping[str, Any]) -> None:
+        file.seek(0)
+        content = file.read()
         *lines, torn = content.split(b"\n")
-        records = [_unseal(line, self._run if number else "") for number, line in enumerate(lines)]
-        if lines and records[0] not in (None, header):
+        if lines and _unseal(lines[0], "") not in (None, header):
             raise ValueError(
                 f"{path} belongs to a run with other settings; remove it, or name another folder"
             )
-        damaged = [str(number) for number, record in enumerate(records, start=1) if record is None]
+        records = {line: _unseal(line, self._run) for line in lines}  # a copied line says nothing new
+        damaged = [
+            str(number)
+            for number, line in enumerate(lines, start=1)
+            if records[line] is None and _unseal(line, "") != header
+        ]
         if len(damaged) == len(lines) and not _seal(header, "").startswith(content):
             raise ValueError(f"{path} holds no record of a run; remove it, or name another folder")
         if damaged:
@@ -106,22 +96,20 @@ class RecordFile(Records):
                 f"{path}: damaged, and decoded anew if it was a problem: line {', '.join(damaged)}",
                 stacklevel=4,
             )
-        self._file.truncate(len(content) - len(torn))
+        file.truncate(len(content) - len(torn))
         if not lines:
             self._append(_seal(header, ""))
-        for record in filter(None, records[1:]):
+        for record in filter(None, records.values()):
             if "compile_seconds" in record:
                 self.compile_seconds += record["compile_seconds"]
             else:
                 self.problems.setdefault(record["index"], record)
 
-    def _write(self, *records: Mapping[str, Any]) -> None:
-        self._append(b"".join(_seal(record, self._run) for record in records))
-
-    def _append(self, lines: bytes) -> None:
-        self._file.write(lines)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def _append(self, *lines: bytes) -> None:
+        if self._file is not None:
+            self._file.write(b"".join(lines))
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
 
 def _seal(record: Mapping[str, Any], run: str) -> bytes:

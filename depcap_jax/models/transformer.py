@@ -5,6 +5,7 @@ Axis letters: B rows, Q query positions, T canvas positions, D width, V embeddin
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import chex
@@ -61,7 +62,13 @@ class Transformer(nnx.Module):
     @classmethod
     def abstract(cls, config: ModelConfig, *, dtype: DTypeLike = jnp.float32) -> Transformer:
         """The model with shapes in place of arrays: costs nothing at any size."""
-        return nnx.eval_shape(lambda: cls(config, dtype=dtype, rngs=nnx.Rngs(0)))
+        # Tracing how weights are drawn takes a while, and all layers are alike.
+        shallow = dataclasses.replace(config, num_layers=1)
+        model = nnx.eval_shape(lambda: cls(shallow, dtype=dtype, rngs=nnx.Rngs(0)))
+        layer = nnx.eval_shape(lambda: Block(config, dtype=dtype, rngs=nnx.Rngs(0)))
+        model.layers = nnx.List([nnx.clone(layer) for _ in range(config.num_layers)])
+        model.config = config
+        return model
 
     @property
     def dtype(self) -> jnp.dtype:

@@ -1,17 +1,31 @@
-"""The embedded models: their weights, the task they were trained on, and the checker of its replies.
+"""The embedded models: their weights, problems that training has not seen, and the checker of replies.
 
-How they were trained is not part of the package: see `training/` in the repository.
+How they were trained and how problems are drawn is not part of the package: see `training/`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import cache
 from pathlib import Path
 
-from depcap_jax.tiny.task import Problem
+from depcap_jax.tiny.checker import check
 
 __all__ = ["Problem", "held_out"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A prompt, the kind that says how replies are checked, and one right reply."""
+
+    kind: str
+    prompt: str
+    answer: str
+
+    def check(self, text: str) -> bool:
+        """True if and only if `text` is a right reply, whole and without extras."""
+        return check(self.kind, self.prompt, text)
 
 
 def held_out() -> list[Problem]:

@@ -5,6 +5,7 @@ Those that only try something share a process; the others have one each, side by
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ import pytest
 from depcap_jax.evaluation.scoring.sandbox import Limits, Outcome, run_program
 
 TESTS = "assert double(2) == 4\nassert double(5) == 10"
-SMALL = Limits(cpu_seconds=1, seconds=20, memory=1 << 29)
+SMALL = Limits(cpu_seconds=5, seconds=20, memory=1 << 29)
 
 # Tried one after another in one process; each would raise nothing if it worked, and leave nothing behind.
 ESCAPES = {
@@ -153,13 +154,14 @@ HOSTILE = {
     "crash": ("import ctypes\nctypes.string_at(0)", "ended early"),
     "no text": ("class E(Exception):\n    def __str__(self): raise E\nraise E", "ended early"),
     "memory": ("x = bytearray(1 << 30)", "MemoryError"),
-    "endless": (
-        "import signal\nfor s in {*range(1, 65)} - {9, 19, 32, 33}:\n    signal.signal(s, signal.SIG_IGN)\n"
-        "while True: pass",
-        "ended early",
-    ),
     "input": ("input()", "EOFError"),
 }
+ENDLESS = """
+import signal
+for number in {*range(1, 65)} - {9, 19, 32, 33}:
+    signal.signal(number, signal.SIG_IGN)
+while True: pass
+"""
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +169,10 @@ def outcomes(anyhow: str) -> dict[str, Outcome]:
     """What became of each hostile program, by name."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sleep = pool.submit(run_program, "import time\ntime.sleep(999)", TESTS, Limits(seconds=5), anyhow)
+        endless = pool.submit(run_program, ENDLESS, TESTS, Limits(cpu_seconds=1), anyhow)
         results = pool.map(lambda program: run_program(program[0], TESTS, SMALL, anyhow), HOSTILE.values())
-        return {**dict(zip(HOSTILE, results, strict=True)), "sleep": sleep.result()}
+        outcomes = dict(zip(HOSTILE, results, strict=True))
+        return {**outcomes, "sleep": sleep.result(), "endless": endless.result()}
 
 
 def test_nothing_escapes(guard):
@@ -203,7 +207,25 @@ def test_whatever_a_program_does_is_a_result(name, outcomes):
 
 
 def test_time_is_up(outcomes):
+    assert outcomes["endless"] == Outcome(False, "ended early, or out of CPU time or memory")
     assert outcomes["sleep"] == Outcome(False, "not done after 5 s")
+
+
+def test_a_lent_value_runs_nothing_beside_the_tests(anyhow):
+    """Tests that copy what they were lent would run what the program says that it is."""
+    code = "0] if 0 else [__import__('os').write(1, b'passed\\n'), __import__('os')._exit(0)"
+    answer = json.dumps([True, {"Lent": [code]}])
+    program = f"{SOCKETS}\ndef lend():\n    for number in sockets(): os.write(number, b{answer + chr(10)!r})"
+    outcome = run_program(program, "import copy\ncopy.deepcopy(lend())", SMALL, anyhow)
+    assert not outcome.passed
+    assert "ValueError: invalid literal for int()" in outcome.reason
+
+
+def test_a_program_does_not_answer_for_python(anyhow):
+    """NumPy, say, would read memory at whatever address the program names."""
+    program = "class Thing:\n    value, __array_interface__ = 4, {'data': (64, True), 'shape': (1,)}"
+    tests = "thing = Thing()\nassert thing.value == 4\nassert not hasattr(thing, '__array_interface__')"
+    assert run_program(program, tests, SMALL, anyhow) == Outcome(True, "")
 
 
 def test_all_that_it_writes_is_bounded(guard):

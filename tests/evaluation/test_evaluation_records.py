@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from depcap_jax.evaluation.records import RecordFile
+from depcap_jax.evaluation.records import Records
 
 RUN = {"task": "tiny", "seed": 0}
 PROBLEMS = [
@@ -20,29 +20,29 @@ PROBLEMS = [
 
 def write(path: Path) -> bytes:
     """A file of all problems and a compilation; its content."""
-    with RecordFile(path, RUN) as records:
+    with Records(path, RUN) as records:
         records.add_compilation(1.5)
         records.add(PROBLEMS)
     return path.read_bytes()
 
 
 def read(path: Path) -> tuple[dict[int, dict], float]:
-    with RecordFile(path, RUN) as records:
+    with Records(path, RUN) as records:
         return records.problems, records.compile_seconds
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "folder" / "run.jsonl"
     write(path)
-    with RecordFile(path, RUN) as records:
+    with Records(path, RUN) as records:
         assert list(records.problems.values()) == PROBLEMS
         assert records.compile_seconds == 1.5
         with pytest.raises(ValueError, match="problem 2 is recorded already"):
             records.add([{"index": 2}])
         with pytest.raises(ValueError, match="another process"):
-            RecordFile(path, RUN)
+            Records(path, RUN)
     with pytest.raises(ValueError, match="other settings"):
-        RecordFile(path, {**RUN, "seed": 1})
+        Records(path, {**RUN, "seed": 1})
 
 
 def test_a_damaged_line_is_told_and_the_others_are_kept(tmp_path):
@@ -52,7 +52,7 @@ def test_a_damaged_line_is_told_and_the_others_are_kept(tmp_path):
     with pytest.warns(UserWarning, match=r"run\.jsonl: damaged, .*: line 5$"):
         problems, _ = read(path)
     assert [*problems.values()] == [problem for problem in PROBLEMS if problem["index"] != 2]
-    with pytest.warns(UserWarning, match="line 5$"), RecordFile(path, RUN) as records:
+    with pytest.warns(UserWarning, match="line 5$"), Records(path, RUN) as records:
         records.add([PROBLEMS[2]])
     with pytest.warns(UserWarning, match="line 5$"):
         problems, _ = read(path)
@@ -82,7 +82,7 @@ def test_no_flipped_bit_changes_a_result(tmp_path):
 def test_a_line_of_another_run_does_not_count(tmp_path):
     path, other = tmp_path / "run.jsonl", tmp_path / "other.jsonl"
     content = write(path)
-    with RecordFile(other, {**RUN, "seed": 1}) as records:
+    with Records(other, {**RUN, "seed": 1}) as records:
         records.add([{"index": 7, "answer": "another run's"}])
     path.write_bytes(content + other.read_bytes().splitlines(keepends=True)[1])
     with pytest.warns(UserWarning, match="line 8$"):
@@ -98,7 +98,7 @@ def test_a_file_that_is_no_record_is_left_alone(content, tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"run\.jsonl holds no record of a run; remove it, or name another"):
-        RecordFile(path, RUN)
+        Records(path, RUN)
     assert path.read_bytes() == content
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "run.jsonl")
     for path in (tmp_path / "run.jsonl", tmp_path):
         with pytest.raises(ValueError, match="is not a file"):
-            RecordFile(path, RUN)
+            Records(path, RUN)
 
 
 def test_a_header_cut_off_is_written_again(tmp_path):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from small_checkpoints import (
     DREAM_7B,
     ILLADA_8B,
@@ -59,6 +60,13 @@ def test_full_size_has_the_published_number_of_parameters(published, count):
     leaves = get_leaves(model).values()
     assert sum(math.prod(leaf.shape) for leaf in leaves) == count
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.parametrize("bits", [None, "int8", "int4"])
+def test_an_abstract_model_is_what_would_be_built(family, bits):
+    config = dataclasses.replace(golden_runs.model(family).config, quantize=bits)
+    built = nnx.eval_shape(lambda: Transformer(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)))
+    assert jax.tree.flatten(Transformer.abstract(config, dtype=jnp.bfloat16)) == jax.tree.flatten(built)
 
 
 def test_config_survives_the_round_trip(family):

@@ -28,6 +28,7 @@ BITS = quantization.BITS
 ROUNDING = 2e-2
 
 forward = jax.jit(lambda model, ids: model(ids))
+chosen_logits = jax.jit(lambda model, ids, tokens: model.token_logits(model.hidden(ids)[0], tokens))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -84,9 +85,8 @@ def test_logits_are_those_of_the_same_weights_in_full(family, bits, head):
     ids = jnp.asarray(golden_forward(family)[0])
     logits = np.asarray(forward(model, ids))
     np.testing.assert_allclose(logits, forward(in_full(model), ids), atol=ROUNDING)
-    hidden, _ = model.hidden(ids)
     tokens = logits.argmax(axis=-1)[:, ::5].astype(np.int32)
-    chosen = model.token_logits(hidden, jnp.asarray(tokens))
+    chosen = chosen_logits(model, ids, tokens)
     np.testing.assert_allclose(chosen, np.take_along_axis(logits, tokens[:, None], axis=-1), atol=ROUNDING)
 
 

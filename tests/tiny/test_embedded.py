@@ -20,8 +20,8 @@ from depcap_jax.evaluation.engine import Run, Subject, evaluate
 from depcap_jax.evaluation.tasks import Task, load_task
 from depcap_jax.models.parameters import get_leaves
 from depcap_jax.tiny import held_out
-from depcap_jax.tiny.task import KINDS
 from training.sizes import model_config
+from training.task import KINDS
 
 NAMES = sorted(EMBEDDED)
 LEAST_RIGHT = 0.8

@@ -14,7 +14,8 @@ from depcap_jax import tiny
 from depcap_jax.checkpoints.loading import EMBEDDED
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.text.codec import require_tokenizer
-from depcap_jax.tiny import task, words
+from depcap_jax.tiny import words
+from training import task
 
 KINDS = list(task.KINDS)
 seeds = st.integers(0, 2**32 - 1)

@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from depcap_jax.tiny import task
-from training import vocabulary
+from training import task, vocabulary
 from training.batches import encode
 from training.masking import ANSWER_LENGTH, Batch, find_sums, mask
 

@@ -17,8 +17,7 @@ from safetensors.numpy import load_file
 
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models import Transformer, layers
-from depcap_jax.tiny import task
-from training import batches, learning, train, vocabulary
+from training import batches, learning, task, train, vocabulary
 from training.batches import Batches, encode
 from training.masking import Batch, find_sums, mask
 from training.shift import dream_from_llada

@@ -79,9 +79,12 @@ def log_likelihoods(
     ]
     values: list[list[tuple[int, float]]] = [[] for _ in pairs]
     done = 0
-    for chunk in _alike(jobs, [_shape(pair, model) for pair in pairs], batch_size):
-        sums = _score_chunk(model, pairs, chunk, batch_size)
-        for (index, masked), value in zip(chunk, sums, strict=True):
+    for chunk, canvas, lengths, starts, width in _chunks(model, pairs, jobs, batch_size):
+        hidden = np.zeros((batch_size, width), bool)
+        for row, (_, masked) in zip(hidden, chunk, strict=False):
+            row[: len(masked)] = masked
+        sums = np.asarray(_masked_sums(model, canvas, lengths, starts, hidden)).tolist()
+        for (index, masked), value in zip(chunk, sums, strict=False):
             count = int(masked.sum())
             values[index].append((count, value * len(masked) / count))
         done += len(chunk)
@@ -93,19 +96,16 @@ def log_likelihoods(
 def are_greedy(model: DiffusionLM, pairs: Sequence[Pair], *, batch_size: int = 8) -> list[bool]:
     """Whether one-by-one decoding, the most confident position first, writes exactly the target."""
     _check(pairs, model.config.max_length)
-    shapes = [_shape(pair, model) for pair in pairs]
     greedy = [False] * len(pairs)
-    for chunk in _alike([(index, None) for index in range(len(pairs))], shapes, batch_size):
-        indices = [index for index, _ in chunk]
-        canvas, lengths, starts = _canvas([pairs[i] for i in indices], shapes[indices[0]], batch_size, model)
+    jobs = [(index, None) for index in range(len(pairs))]
+    for chunk, canvas, lengths, starts, span in _chunks(model, pairs, jobs, batch_size):
         position = np.arange(canvas.shape[1])
         is_open = (position >= starts[:, None]) & (position < lengths[:, None])
-        span = shapes[indices[0]][1]
         config = recipe("vanilla", block_length=span, gen_length=span, stop_at_eos=False)
         written = np.asarray(generate_canvas(model, canvas, is_open, lengths, config=config).tokens)
-        for row, index in enumerate(indices):
+        for row, (index, _) in zip(written, chunk, strict=False):
             target = pairs[index].target
-            greedy[index] = tuple(written[row, : len(target)].tolist()) == target
+            greedy[index] = tuple(row[: len(target)].tolist()) == target
     return greedy
 
 
@@ -136,36 +136,25 @@ def _shape(pair: Pair, model: DiffusionLM) -> tuple[int, int]:
     return canvas, at_least(len(pair.target), doubling(_SHORTEST_TARGET, canvas))
 
 
-def _alike(
-    jobs: Sequence[tuple[int, _T]], shapes: Sequence[tuple[int, int]], size: int
-) -> Iterator[list[tuple[int, _T]]]:
-    """Jobs (a pair's index first) in chunks of one shape, the largest first."""
+def _chunks(
+    model: DiffusionLM, pairs: Sequence[Pair], jobs: Sequence[tuple[int, _T]], rows: int
+) -> Iterator[tuple[list[tuple[int, _T]], np.ndarray, np.ndarray, np.ndarray, int]]:
+    """Jobs (a pair's index first) of one shape, the largest first, and what they are computed on.
+
+    That is ids [B, T], lengths [B], where the targets start [B], and W; copies of the last pair fill up rows.
+    """
+    shapes = [_shape(pair, model) for pair in pairs]
     for shape in sorted(set(shapes), reverse=True):
         same = [job for job in jobs if shapes[job[0]] == shape]
-        yield from (same[first : first + size] for first in range(0, len(same), size))
-
-
-def _canvas(
-    pairs: Sequence[Pair], shape: tuple[int, int], rows: int, model: DiffusionLM
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids [B, T], lengths [B] and where the targets start [B]; copies of the last pair fill up the rows."""
-    padded = [*pairs, *[pairs[-1]] * (rows - len(pairs))]
-    canvas = np.full((rows, shape[0]), model.config.pad_token_id, np.int32)
-    for row, pair in zip(canvas, padded, strict=True):
-        row[: pair.length] = [*pair.prefix, *pair.target]
-    lengths = np.asarray([pair.length for pair in padded], np.int32)
-    return canvas, lengths, np.asarray([len(pair.prefix) for pair in padded], np.int32)
-
-
-def _score_chunk(
-    model: DiffusionLM, pairs: Sequence[Pair], chunk: Sequence[tuple[int, np.ndarray]], rows: int
-) -> list[float]:
-    shape = _shape(pairs[chunk[0][0]], model)
-    canvas, lengths, starts = _canvas([pairs[index] for index, _ in chunk], shape, rows, model)
-    hidden = np.zeros((rows, shape[1]), bool)
-    for row, (_, masked) in zip(hidden, chunk, strict=False):
-        row[: len(masked)] = masked
-    return np.asarray(_masked_sums(model, canvas, lengths, starts, hidden))[: len(chunk)].tolist()
+        for first in range(0, len(same), rows):
+            chunk = same[first : first + rows]
+            filled = [pairs[index] for index, _ in (*chunk, *[chunk[-1]] * (rows - len(chunk)))]
+            canvas = np.full((rows, shape[0]), model.config.pad_token_id, np.int32)
+            for row, pair in zip(canvas, filled, strict=True):
+                row[: pair.length] = [*pair.prefix, *pair.target]
+            lengths = np.asarray([pair.length for pair in filled], np.int32)
+            starts = np.asarray([len(pair.prefix) for pair in filled], np.int32)
+            yield chunk, canvas, lengths, starts, shape[1]
 
 
 @jax.jit

@@ -70,7 +70,7 @@ def examine(program: IO[bytes]) -> None:
         """A value that stays with the program; equal to itself alone, whatever the program would say."""
 
         def __init__(self, number: int):
-            vars(self)["_number"] = number
+            vars(self)["_number"] = int(number)  # the program's word, and evaluated below
 
         def __reduce__(self) -> Any:
             return eval, (f"_lent[{self._number}]",)  # on the program's side
@@ -82,6 +82,8 @@ def examine(program: IO[bytes]) -> None:
             return iter(ask("list(*_)", self))
 
         def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):  # what Python or NumPy asks for, to trust it
+                raise AttributeError(name)
             return ask("getattr(*_)", self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:

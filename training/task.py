@@ -9,13 +9,12 @@ Every text here is canonical: it is what the tokenizer decodes its own encoding 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator
 
-from depcap_jax.tiny.checker import check
+from depcap_jax.tiny import Problem
 from depcap_jax.tiny.words import (
     ANIMALS,
     FRIENDS,
@@ -31,19 +30,6 @@ from depcap_jax.tiny.words import (
 # Some letters are likelier than others, as in people's programs.
 _LETTER_WEIGHTS = (5, 4, 3, 2, 2, 1)
 _FUNCTION_WEIGHTS = (5, 3, 2)
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """A prompt, the kind that says how replies are checked, and one right reply."""
-
-    kind: str
-    prompt: str
-    answer: str
-
-    def check(self, text: str) -> bool:
-        """True if and only if `text` is a right reply, whole and without extras."""
-        return check(self.kind, self.prompt, text)
 
 
 def is_held_out(prompt: str) -> bool:
