@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 
 from depcap_jax.text.spelling import Tokenizer, spell_runs
+from depcap_jax.text.templates import render_chat
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or a conversation: [{"role": "user", "content": "..."}, ...]."""
-
-
-TEMPLATE_SETTINGS = {"enable_thinking": False}
-"""For templates that ask: the diffusion models made from Qwen3 answer without a part for thoughts."""
 
 
 class MissingTokenizerError(ValueError):
@@ -64,9 +61,7 @@ class Codec:
         _check_messages(prompt, name)
         if not self._chat:
             raise ValueError(f"{name} is a conversation and needs a chat template, but {self._why_not}")
-        text = self._tokenizer.apply_chat_template(
-            list(prompt), tokenize=False, add_generation_prompt=True, **TEMPLATE_SETTINGS
-        )
+        text = render_chat(self._tokenizer, prompt)
         return self._ids(name, text, add_special_tokens=False)  # the template has written them
 
     def encode_part(self, text: str) -> list[int]:
