@@ -61,14 +61,13 @@ def published_folder(target: Path, *, replace: bool) -> Iterator[Path]:
       CheckpointError: if `target` exists and may not be replaced, or cannot be written.
     """
     made = _make_parents(target.parent)
+    work = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
     try:
-        _remove_stale(target)
-        work = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
-        work.mkdir()
-    except OSError as error:
-        _remove_empty(made)
-        raise CheckpointError(f"cannot write in {target.parent}: {error.strerror}") from None
-    try:
+        try:
+            _remove_stale(target)
+            work.mkdir()
+        except OSError as error:
+            raise CheckpointError(f"cannot write in {target.parent}: {error.strerror}") from None
         with _locked(work):
             yield work
             _put_in_place(work, target, replace=replace)
