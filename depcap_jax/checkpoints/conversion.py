@@ -25,8 +25,8 @@ from depcap_jax.checkpoints.dtypes import DTYPES, dtype_name, with_bits
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import Location, locate
 from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
-from depcap_jax.checkpoints.json_files import write_json
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.small_files import has_file, write_json
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, SOURCE, TOKENIZER, StoredCheckpoint
 from depcap_jax.checkpoints.tokenizer import TOKENIZER_FILES, copy_tokenizer_files, has_vocabulary
 from depcap_jax.checkpoints.writer import ParameterWriter
@@ -116,7 +116,8 @@ def convert(
         _hashes([] if weights.adapter is None else weights.adapter.files) as adapter_hashes,
     ):
         _check_space(work, bytes_written)
-        _write_parameters(weights, work, config, dtype, tell)
+        writer = ParameterWriter(work, config, dtype)
+        _write_parameters(weights, writer, work, tell)
         with write_errors(work):
             warnings = _copy_tokenizer(located.folder, work)
             origin = _origin(located, hashes(), weights.published_config())
@@ -124,6 +125,7 @@ def convert(
                 merged = weights.adapter
                 origin["adapter"] = _origin(merged.location, adapter_hashes(), merged.config)
             write_json(work / SOURCE, origin)
+            writer.finish()
         if verify:
             _verify(weights, work, tell)
     return Report(
@@ -159,22 +161,19 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 def _write_parameters(
-    weights: HuggingFaceSource, work: Path, config: ModelConfig, dtype: str, tell: Progress
+    weights: HuggingFaceSource, writer: ParameterWriter, work: Path, tell: Progress
 ) -> None:
     total = sum(map(weights.nbytes, weights.leaves))
-    writer = ParameterWriter(work, config, dtype)
     done = 0
     tell("converting", 0, total)
     for leaf in weights.leaves:
-        parts = _parts(weights, leaf, config, dtype)
+        parts = _parts(weights, leaf, writer.config, writer.dtype)
         with write_errors(work):
             for name, values in parts.items():
                 writer.add(name, values)
         del parts  # before the next one is read
         done += weights.nbytes(leaf)
         tell("converting", done, total)
-    with write_errors(work):
-        writer.finish()
 
 
 def _parts(weights: HuggingFaceSource, leaf: str, config: ModelConfig, dtype: str) -> dict[str, np.ndarray]:
@@ -202,7 +201,7 @@ def _copy_tokenizer(source: Path, work: Path) -> tuple[str, ...]:
 def _files(weights: HuggingFaceSource) -> list[Path]:
     """Everything that goes into the target."""
     beside = (weights.folder / name for name in TOKENIZER_FILES)
-    return [*(path for path in beside if path.is_file()), *weights.files]
+    return [*filter(has_file, beside), *weights.files]
 
 
 @contextlib.contextmanager

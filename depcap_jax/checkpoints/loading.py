@@ -16,6 +16,7 @@ from depcap_jax.checkpoints.dtypes import cast_floats, common_dtype, dtype_name,
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import Location, locate
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.small_files import has_file
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, TOKENIZER, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models import ModelConfig, Transformer
@@ -145,9 +146,9 @@ def save(
         writer = ParameterWriter(work, model.config, dtype)
         for leaf, array in leaves.items():
             writer.add(leaf, cast_floats(np.asarray(array), dtype, leaf))
-        writer.finish()
         if tokenizer is not None:
             tokenizer.save_pretrained(work / TOKENIZER)
+        writer.finish()
 
 
 def open_checkpoint(
@@ -209,7 +210,7 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
     from depcap_jax.checkpoints.huggingface.files import has_weights
 
     folder, repository, _ = _locate(path, weights=False)
-    if (folder / CONFIG).is_file() and (repository or not has_weights(folder)):
+    if has_file(folder / CONFIG) and (repository or not has_weights(folder)):
         return Description(
             read_config(folder, repository=repository, **hints), published_dtype(folder), folder
         )

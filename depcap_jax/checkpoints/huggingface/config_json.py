@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.checkpoints.errors import CheckpointConfigError
 from depcap_jax.checkpoints.huggingface.dialects import DIALECTS, REPOSITORIES, Dialect
-from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.checkpoints.small_files import read_json
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models.config import ConfigError, Family, ModelConfig
 
@@ -52,7 +53,7 @@ def published_dtype(folder: Path) -> str:
     """The name of the dtype that the weights of a Hugging Face folder are said to have; else float32."""
     content = read_json(folder / CONFIG)
     dtype = content.get("dtype") or content.get("torch_dtype")  # as it was before transformers 5
-    return dtype if dtype in DTYPES else "float32"
+    return dtype if dtype in list(DTYPES) else "float32"
 
 
 def _tokenizer_ids(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -196,8 +197,8 @@ class _Fields:
 
 
 def _checked(name: str, value: Any, kind: type[T]) -> T:
-    # To Python a bool is an int as well.
-    fits = isinstance(value, (int, float) if kind is float else kind)
+    # To Python a bool is an int as well, and an int may be too large for a float.
+    fits = isinstance(value, (int, float) if kind is float else kind) and abs(value) <= sys.float_info.max
     if not fits or isinstance(value, bool) != (kind is bool):
         raise ConfigError(f"{CONFIG} has {name} = {value!r}; {_KINDS[kind]} is expected")
     return kind(value)

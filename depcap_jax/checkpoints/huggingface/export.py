@@ -18,8 +18,8 @@ from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.huggingface.config_json import CONFIG, from_config_json, to_config_json
 from depcap_jax.checkpoints.huggingface.keys import entries
 from depcap_jax.checkpoints.huggingface.readers import SAFETENSORS_DTYPES
-from depcap_jax.checkpoints.json_files import read_json, write_json
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.small_files import has_file, read_json, write_json
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, SOURCE, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import copy_tokenizer_files
 from depcap_jax.models import ConfigError, ModelConfig, Transformer
@@ -104,7 +104,7 @@ class _Origin:
 def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
     """The `config.json` it came with, if that still describes it: it says more than we read from it."""
     path = stored.folder / SOURCE
-    published = read_json(path).get("config", {}) if path.is_file() else {}
+    published = read_json(path).get("config", {}) if has_file(path) else {}
     try:
         same = from_config_json(published) == dataclasses.replace(stored.config, quantize=None)
     except ConfigError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.huggingface.config_json import CONFIG
 from depcap_jax.checkpoints.huggingface.readers import SafetensorsFile, TensorFile, TensorInfo, TorchFile
-from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.checkpoints.small_files import has_file, read_json
 
 # In order of preference: a folder may hold the same weights in more than one form.
 _FORMS: list[tuple[str, Callable[[Path], TensorFile]]] = [
@@ -30,7 +31,7 @@ class StoredTensor:
 
 def is_hugging_face_folder(folder: Path) -> bool:
     """True if the folder has a `config.json` or weights under their published names."""
-    return has_weights(folder) or (folder / CONFIG).is_file()
+    return has_weights(folder) or has_file(folder / CONFIG)
 
 
 def has_weights(folder: Path) -> bool:
@@ -46,10 +47,10 @@ def open_files(folder: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
         folder or disagrees with the files, or a tensor is there twice.
     """
     for name, reader in _FORMS:
-        if (folder / name).is_file():
+        if has_file(folder / name, math.inf):
             file = reader(folder / name)
             return [file.path], _collect([file])
-        if (index := folder / f"{name}.index.json").is_file():
+        if has_file(index := folder / f"{name}.index.json"):
             weight_map = _weight_map(index)
             for shard in weight_map.values():
                 _check_shard_name(shard, index)
@@ -63,7 +64,7 @@ def open_files(folder: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
 
 
 def _exists(folder: Path, name: str) -> bool:
-    return (folder / name).is_file() or (folder / f"{name}.index.json").is_file()
+    return has_file(folder / name, math.inf) or has_file(folder / f"{name}.index.json")
 
 
 def _collect(files: list[TensorFile]) -> dict[str, StoredTensor]:
@@ -89,7 +90,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 def _check_shard_name(shard: Any, index: Path) -> None:
     if not isinstance(shard, str) or shard in ("", ".", "..") or "\0" in shard or Path(shard).name != shard:
         raise CheckpointError(f"{index} names {shard!r}; the name of a file in {index.parent} is expected")
-    if not (index.parent / shard).is_file():
+    if not has_file(index.parent / shard, math.inf):
         raise CheckpointError(f"{index} names {shard!r}, which is not in {index.parent}")
 
 

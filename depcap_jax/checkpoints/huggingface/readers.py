@@ -116,6 +116,11 @@ class TorchFile:
                 raise CheckpointError(
                     f"{self.path} holds {key!r}: {type(value).__name__}; names with tensors are expected"
                 )
+            if value.layout != torch.strided or value.is_meta or value.is_nested:
+                kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+                raise CheckpointError(
+                    f"tensor {key!r} in {self.path} is of kind {kind}; one with all its numbers is expected"
+                )
         return state
 
 

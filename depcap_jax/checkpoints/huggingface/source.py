@@ -19,7 +19,7 @@ from depcap_jax.checkpoints.huggingface.config_json import CONFIG, read_config
 from depcap_jax.checkpoints.huggingface.files import StoredTensor, open_files
 from depcap_jax.checkpoints.huggingface.keys import Entry, entries, head_key
 from depcap_jax.checkpoints.huggingface.readers import Index, TensorInfo
-from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.checkpoints.small_files import read_json
 from depcap_jax.models import ModelConfig
 from depcap_jax.models.sharding import place
 
@@ -120,6 +120,10 @@ class HuggingFaceSource:
 
 
 def _match(config: ModelConfig, tensors: dict[str, StoredTensor], folder: Path) -> list[Entry]:
+    if config.num_layers > len(tensors):  # before so many are built
+        raise CheckpointError(
+            f"the config.json of {folder} has {config.num_layers} layers; its files, {len(tensors)} tensors"
+        )
     table = {entry.key: entry for entry in entries(config)}
     for key, tensor in tensors.items():
         where = f"tensor {key!r} in {tensor.file.path}"
