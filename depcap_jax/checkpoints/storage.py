@@ -23,7 +23,7 @@ import numpy as np
 import tensorstore as ts
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from depcap_jax.checkpoints.dtypes import DTYPES, cast_floats
+from depcap_jax.checkpoints.dtypes import DTYPES, cast_values
 from depcap_jax.checkpoints.errors import CheckpointConfigError, CheckpointError, first_line
 from depcap_jax.checkpoints.fingerprint import fingerprint_array
 from depcap_jax.checkpoints.small_files import has_file, read_json, sha256
@@ -87,7 +87,7 @@ class StoredCheckpoint:
 
     def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
         """A parameter on its devices, its fingerprint checked, cast unless it is kept in few bits."""
-        return cast_floats(self._read(leaf, sharding), dtype, f"parameter {leaf!r} of {self.folder}")
+        return cast_values(self._read(leaf, sharding), dtype, f"parameter {leaf!r} of {self.folder}")
 
     def read_on_host(self, leaf: str) -> np.ndarray:
         """One parameter as it is stored, its fingerprint checked."""

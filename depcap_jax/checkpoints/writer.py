@@ -38,8 +38,8 @@ class ParameterWriter:
 
     def __init__(self, folder: Path, config: ModelConfig, dtype: str):
         self._folder = folder.absolute()
-        self.config = config
-        self.dtype = dtype
+        self._config = config
+        self._dtype = dtype
         self._fingerprints: dict[str, int] = {}
         self._waiting: dict[str, np.ndarray] = {}
 
@@ -58,8 +58,8 @@ class ParameterWriter:
         files = {path.relative_to(self._folder): path for path in sorted(self._folder.rglob("*"))}
         manifest = {
             "version": VERSION,
-            "dtype": self.dtype,
-            "config": self.config.to_dict(),
+            "dtype": self._dtype,
+            "config": self._config.to_dict(),
             "fingerprints": self._fingerprints,
             "files": {
                 str(name): sha256(path)

@@ -152,7 +152,7 @@ def _told(fields: _Fields, model_type: str, embedding_size: int) -> tuple[int, b
 
 def _head_dim(fields: _Fields, width: int, num_heads: int) -> int:
     names = fields.dialect.names
-    if num_heads < 1 or (width % num_heads and not fields.has("head_dim")):
+    if num_heads < 1 or (width % num_heads and fields.find("head_dim") is None):
         heads = f"{names['num_heads']} = {num_heads}"
         raise ConfigError(f"{CONFIG} has {names['width']} = {width}, which {heads} does not divide")
     return fields.read("head_dim", int, width // num_heads)
@@ -180,18 +180,15 @@ class _Fields:
         value = self._content.get(name)
         return default if value is None else value
 
-    def has(self, field: str) -> bool:
-        """Whether the file, or the family, has a field of `ModelConfig`."""
-        return self._find(field, None) is not None
-
     def read(self, field: str, kind: type[T], default: T | None = None) -> T:
         """A field of `ModelConfig`; without a default the file, or the family, must have it."""
         name = self.dialect.names.get(field, field)
-        if (value := self._find(field, default)) is None:
+        if (value := self.find(field, default)) is None:
             raise ConfigError(f"{CONFIG} lacks {name!r}")
         return _checked(name, value, kind)
 
-    def _find(self, field: str, default: Any) -> Any:
+    def find(self, field: str, default: Any = None) -> Any:
+        """What the file, or else the family, has for a field of `ModelConfig`; else `default`."""
         default = self.dialect.defaults.get(field, default)
         return self.get(self.dialect.names[field], default) if field in self.dialect.names else default
 

@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,45 +60,24 @@ def export(
         Path(target), overwrite=overwrite, kind="Hugging Face folder", marker=CONFIG, source=folder
     )
     if isinstance(source, Transformer):
-        origin = _Origin.of_model(source, tokenizer)
-    else:
-        origin = _Origin.of_checkpoint(Path(source))
-    dtype = dtype or origin.dtype
-    with published_folder(place, replace=overwrite) as work, write_errors(work):
-        write_tensors(work / "model.safetensors", origin.config, origin.read, dtype)
-        write_json(work / CONFIG, _with_dtype(origin.published, dtype))
-        origin.save_tokenizer(work)
-    return Path(target)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Origin:
-    """What is exported, wherever it comes from."""
-
-    config: ModelConfig
-    published: Mapping[str, Any]
-    """The `config.json` to write."""
-    dtype: str
-    read: Callable[[str], np.ndarray]
-    """The parameter with a dotted name."""
-    save_tokenizer: Callable[[Path], Any]
-
-    @classmethod
-    def of_model(cls, model: Transformer, tokenizer: Any) -> _Origin:
-        leaves = get_leaves(model)
-        dtype = common_dtype(leaf.dtype for leaf in leaves.values())
-        save = (lambda _: None) if tokenizer is None else tokenizer.save_pretrained
-        published = to_config_json(model.config)
+        leaves, config, published = get_leaves(source), source.config, to_config_json(source.config)
+        dtype = dtype or common_dtype(leaf.dtype for leaf in leaves.values())
         read = functools.partial(dequantize_leaf, leaves=leaves)
-        return cls(model.config, published, dtype, lambda leaf: np.asarray(read(leaf)), save)
-
-    @classmethod
-    def of_checkpoint(cls, folder: Path) -> _Origin:
-        if not is_stored(folder):
-            raise CheckpointError(f"source {folder} is no {KIND}: it has no {MANIFEST}")
-        stored = StoredCheckpoint(folder)
-        save = functools.partial(copy_tokenizer_files, stored.tokenizer_folder)
-        return cls(stored.config, _published_config(stored), stored.dtype, stored.read_in_full, save)
+        save_tokenizer = (lambda _: None) if tokenizer is None else tokenizer.save_pretrained
+    elif is_stored(Path(source)):
+        stored = StoredCheckpoint(Path(source))
+        config, published, dtype = stored.config, _published_config(stored), dtype or stored.dtype
+        read = stored.read_in_full
+        save_tokenizer = functools.partial(copy_tokenizer_files, stored.tokenizer_folder)
+    else:
+        raise CheckpointError(f"source {source} is no {KIND}: it has no {MANIFEST}")
+    # Newer releases of transformers write "dtype", older ones read only "torch_dtype".
+    published = {**published, "dtype" if "dtype" in published else "torch_dtype": dtype}
+    with published_folder(place, replace=overwrite) as work, write_errors(work):
+        write_tensors(work / "model.safetensors", config, lambda leaf: np.asarray(read(leaf)), dtype)
+        write_json(work / CONFIG, published)
+        save_tokenizer(work)
+    return Path(target)
 
 
 def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
@@ -110,11 +89,6 @@ def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
     except ConfigError:
         same = False
     return published if same else published | to_config_json(stored.config)
-
-
-def _with_dtype(published: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    # Newer releases of transformers write "dtype", older ones read only "torch_dtype".
-    return {**published, "dtype" if "dtype" in published else "torch_dtype": dtype}
 
 
 def write_tensors(path: Path, config: ModelConfig, read: Callable[[str], np.ndarray], dtype: str) -> None:
