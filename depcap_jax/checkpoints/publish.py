@@ -25,14 +25,7 @@ _RENAME_EXCHANGE = 2
 def check_target(
     target: Path, *, overwrite: bool, kind: str, marker: str, source: Path | None = None
 ) -> Path:
-    """Where a folder at `target` will really lie.
-
-    Args:
-      target: the folder to make.
-      overwrite: whether a folder of the same kind may be replaced.
-      kind: what is made, in words.
-      marker: the file that a folder of this kind has.
-      source: the folder from which it is made.
+    """Where a folder at `target` will really lie; one of this `kind` has a file `marker`.
 
     Raises:
       CheckpointError: if `target` is or holds the source; or if something is there, unless it is an
