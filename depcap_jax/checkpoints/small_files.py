@@ -38,9 +38,12 @@ def has_file(path: Path, largest: float = _LARGEST) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The hash of a file, in hexadecimal digits; raises `CheckpointError` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
