@@ -149,7 +149,9 @@ class Adapter:
         found = (value for end, value in patterns.items() if _ends_with(module, end))
         value = next(found, self.config.get(name))
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
-            raise CheckpointError(f"{self._where} has {name} = {value!r}; a number in (0, 1e9) is expected")
+            raise CheckpointError(
+                f"{self._where} has {name} = {value!r}; a positive number below 1e9 is expected"
+            )
         return value
 
 
