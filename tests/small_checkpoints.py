@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import chex
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+
+from depcap_jax.checkpoints.storage import manifest_hash
 
 GOLDEN = Path(__file__).parent / "golden"
 REPOSITORY = Path(__file__).parents[1]
@@ -183,6 +187,30 @@ def assert_same_bits(first: Tensors, second: Tensors) -> None:
 def chunk_of(folder: Path, leaf: str) -> Path:
     """A file that holds a part of one parameter of a converted checkpoint."""
     return next(path for path in folder.rglob(f"{leaf}/c/**/*") if path.is_file())
+
+
+def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Changes the manifest of a converted checkpoint, and its hash with it, as no accident does."""
+    manifest = json.loads((folder / "checkpoint.json").read_text())
+    change(manifest)
+    content = {**manifest, "sha256": manifest_hash(manifest)}
+    (folder / "checkpoint.json").write_text(json.dumps(content))
+
+
+@contextlib.contextmanager
+def at_once(seconds: float = 20) -> Iterator[None]:
+    """Fails what takes longer, also where it waits for a file."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"still at it after {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def flip_bit(path: Path, position: int = 100) -> None:

@@ -24,9 +24,10 @@ import numpy as np
 from depcap_jax.checkpoints.dtypes import DTYPES, dtype_name, with_bits
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import Location, locate
+from depcap_jax.checkpoints.huggingface.config_json import CONFIG
 from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
-from depcap_jax.checkpoints.json_files import write_json
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.small_files import has_file, read_json, write_json
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, SOURCE, TOKENIZER, StoredCheckpoint
 from depcap_jax.checkpoints.tokenizer import TOKENIZER_FILES, copy_tokenizer_files, has_vocabulary
 from depcap_jax.checkpoints.writer import ParameterWriter
@@ -78,10 +79,7 @@ def convert(
       target: the folder to make.
       dtype: float32, bfloat16 or float16; None keeps that of the source (of a mixed one, float32).
       quantize: "int8" or "int4", as for `load`: the matrices are stored in so many bits.
-      adapter: a LoRA adapter that PEFT saved, a folder or a name on the hub, to be merged into the weights.
-      mask_token_id: the id that stands for an open position, where the source does not tell it, or in place
-        of what it tells.
-      predicts_next: the same, of whether the output at a position predicts the one after it.
+      adapter: as for `load`; `mask_token_id` and `predicts_next` too.
       overwrite: replaces a checkpoint at `target`, at the end and in one step.
       verify: reads everything back before the target appears, and compares it with the source bit by bit.
       progress: called after each tensor.
@@ -116,14 +114,21 @@ def convert(
         _hashes([] if weights.adapter is None else weights.adapter.files) as adapter_hashes,
     ):
         _check_space(work, bytes_written)
-        _write_parameters(weights, work, config, dtype, tell)
+        writer = ParameterWriter(work, config, dtype)
+        for leaf in _each_leaf(weights, "converting", tell):
+            parts = _parts(weights, leaf, config, dtype)
+            with write_errors(work):
+                for name, values in parts.items():
+                    writer.add(name, values)
+            del parts  # before the next one is read
         with write_errors(work):
             warnings = _copy_tokenizer(located.folder, work)
-            origin = _origin(located, hashes(), weights.published_config())
+            origin = _origin(located, hashes(), read_json(located.folder / CONFIG))
             if weights.adapter is not None:
                 merged = weights.adapter
                 origin["adapter"] = _origin(merged.location, adapter_hashes(), merged.config)
             write_json(work / SOURCE, origin)
+            writer.finish()
         if verify:
             _verify(weights, work, tell)
     return Report(
@@ -141,13 +146,7 @@ def convert(
 
 
 def _origin(located: Location, files: list[dict[str, Any]], config: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "folder": located.folder.resolve().name,
-        "repository": located.repository,
-        "commit": located.commit,
-        "files": files,
-        "config": config,
-    }
+    return {**located._asdict(), "folder": located.folder.resolve().name, "files": files, "config": config}
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -158,23 +157,15 @@ def _check_space(folder: Path, needed: int) -> None:
         )
 
 
-def _write_parameters(
-    weights: HuggingFaceSource, work: Path, config: ModelConfig, dtype: str, tell: Progress
-) -> None:
+def _each_leaf(weights: HuggingFaceSource, phase: str, tell: Progress) -> Iterator[str]:
+    """The parameters' names; tells how far the caller is whenever it comes for the next."""
     total = sum(map(weights.nbytes, weights.leaves))
-    writer = ParameterWriter(work, config, dtype)
     done = 0
-    tell("converting", 0, total)
+    tell(phase, 0, total)
     for leaf in weights.leaves:
-        parts = _parts(weights, leaf, config, dtype)
-        with write_errors(work):
-            for name, values in parts.items():
-                writer.add(name, values)
-        del parts  # before the next one is read
+        yield leaf
         done += weights.nbytes(leaf)
-        tell("converting", done, total)
-    with write_errors(work):
-        writer.finish()
+        tell(phase, done, total)
 
 
 def _parts(weights: HuggingFaceSource, leaf: str, config: ModelConfig, dtype: str) -> dict[str, np.ndarray]:
@@ -202,7 +193,7 @@ def _copy_tokenizer(source: Path, work: Path) -> tuple[str, ...]:
 def _files(weights: HuggingFaceSource) -> list[Path]:
     """Everything that goes into the target."""
     beside = (weights.folder / name for name in TOKENIZER_FILES)
-    return [*(path for path in beside if path.is_file()), *weights.files]
+    return [*filter(has_file, beside), *weights.files]
 
 
 @contextlib.contextmanager
@@ -226,15 +217,10 @@ def _hashes(files: list[Path]) -> Iterator[Callable[[], list[dict[str, Any]]]]:
 
 
 def _verify(weights: HuggingFaceSource, work: Path, tell: Progress) -> None:
-    total = sum(map(weights.nbytes, weights.leaves))
     stored = StoredCheckpoint(work)
-    done = 0
-    tell("verifying", 0, total)
-    for leaf in weights.leaves:
+    for leaf in _each_leaf(weights, "verifying", tell):
         if not _reads_back(weights, stored, leaf):
             raise CheckpointError(f"parameter {leaf!r} reads back from {work} other than in the source")
-        done += weights.nbytes(leaf)
-        tell("verifying", done, total)
 
 
 def _reads_back(weights: HuggingFaceSource, stored: StoredCheckpoint, leaf: str) -> bool:
@@ -252,11 +238,8 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 
 def _peak_memory() -> int:
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage would count what the parent process had when it started this one.
-        for line in status.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    # On Linux getrusage would count what the parent process had when it started this one.
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path("/proc/self/status").read_text(errors="replace").split("VmHWM:")[1].split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -14,20 +14,14 @@ def choose_dtype(asked: str | None, stored: str, device: Any) -> str:
     Raises:
       CheckpointError: if the device lacks what was asked for.
     """
-    name = asked or stored
-    if name != "bfloat16" or has_bfloat16(device):
+    name, capability = asked or stored, _nvidia_capability(device)
+    if name != "bfloat16" or capability is None or capability >= 8:
         return name
     lacks = f"{getattr(device, 'device_kind', device)} has no bfloat16 (NVIDIA GPUs have it from Ampere on)"
     if asked is not None:
         raise CheckpointError(f"{lacks}; choose float16 or float32")
     warnings.warn(f"{lacks}: loading in float16", stacklevel=3)
     return "float16"
-
-
-def has_bfloat16(device: Any) -> bool:
-    """Whether XLA compiles products in bfloat16 there: not for NVIDIA GPUs before Ampere (8.0)."""
-    capability = _nvidia_capability(device)
-    return capability is None or capability >= 8
 
 
 def has_fused_attention(device: Any, dtype: str) -> bool:

@@ -62,13 +62,14 @@ def with_bits(config: ModelConfig, bits: Bits | None) -> ModelConfig:
     return dataclasses.replace(config, quantize=bits)
 
 
-def cast_floats(values: Array, dtype: str, what: str) -> Array:
-    """`cast_values` of what is not kept in few bits."""
-    return values if jnp.issubdtype(values.dtype, jnp.integer) else cast_values(values, dtype, what)
-
-
 def cast_values(values: Array, dtype: str, what: str) -> Array:
-    """Casts an array, where it lies; raises `CheckpointError`, naming `what`, if a number exceeds float16."""
+    """Casts an array, where it lies, unless it holds weights in few bits.
+
+    Raises:
+      CheckpointError: naming `what`, if a number exceeds float16.
+    """
+    if jnp.issubdtype(values.dtype, jnp.integer):
+        return values
     with np.errstate(over="ignore"):
         cast = values.astype(DTYPES[dtype], copy=False)
     if dtype == "float16" and values.dtype != cast.dtype:

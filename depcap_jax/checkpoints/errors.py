@@ -4,7 +4,10 @@ from depcap_jax.models.config import ConfigError
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read or written; the message says what, where and what is allowed."""
+    """A checkpoint that cannot be read or written; one line says what, where and what is allowed."""
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.splitlines()))  # names in a file may have line breaks
 
 
 class CheckpointConfigError(CheckpointError, ConfigError):

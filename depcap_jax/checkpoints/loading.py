@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,10 +12,11 @@ from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from depcap_jax.checkpoints.devices import choose_dtype, has_fused_attention
-from depcap_jax.checkpoints.dtypes import cast_floats, common_dtype, dtype_name, with_bits
+from depcap_jax.checkpoints.dtypes import cast_values, common_dtype, dtype_name, with_bits
 from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import Location, locate
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.small_files import has_file
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, TOKENIZER, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models import ModelConfig, Transformer
@@ -26,26 +27,10 @@ from depcap_jax.models.sharding import weight_sharding
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
 
 EMBEDDED = {name: Path(__file__).parents[1] / "tiny" / name for name in ("tiny-llada", "tiny-dream")}
 """The models that come with the package, in the layout of PyTorch checkpoints."""
-
-
-class WeightSource(Protocol):
-    """A checkpoint on disk, its config read and checked, its parameters not yet read."""
-
-    config: ModelConfig
-    dtype: str
-    tokenizer_folder: Path
-
-    @property
-    def leaves(self) -> list[str]:
-        """The dotted names of the parameters."""
-        ...
-
-    def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
-        """A parameter on its devices, cast unless it is kept in few bits."""
-        ...
 
 
 class Description(NamedTuple):
@@ -144,15 +129,15 @@ def save(
     with published_folder(target, replace=overwrite) as work, write_errors(work):
         writer = ParameterWriter(work, model.config, dtype)
         for leaf, array in leaves.items():
-            writer.add(leaf, cast_floats(np.asarray(array), dtype, leaf))
-        writer.finish()
+            writer.add(leaf, cast_values(np.asarray(array), dtype, leaf))
         if tokenizer is not None:
             tokenizer.save_pretrained(work / TOKENIZER)
+        writer.finish()
 
 
 def open_checkpoint(
     path: str | os.PathLike[str], *, adapter: str | os.PathLike[str] | None = None, **hints: Any
-) -> WeightSource:
+) -> StoredCheckpoint | HuggingFaceSource:
     """A checkpoint's config, with its weights still on disk; `path`, `adapter` and `hints` as for `load`.
 
     Raises:
@@ -166,10 +151,10 @@ def open_checkpoint(
             )
         return StoredCheckpoint(folder, **hints)
     # PyTorch's layouts, only if they are met.
-    from depcap_jax.checkpoints.huggingface.files import is_hugging_face_folder
-    from depcap_jax.checkpoints.huggingface.source import HuggingFaceSource
+    from depcap_jax.checkpoints.huggingface.files import has_weights
+    from depcap_jax.checkpoints.huggingface.source import CONFIG, HuggingFaceSource
 
-    if is_hugging_face_folder(folder):
+    if has_weights(folder) or has_file(folder / CONFIG):
         return HuggingFaceSource(folder, adapter=adapter, repository=repository, **hints)
     raise _is_none(folder)
 
@@ -182,7 +167,7 @@ def _is_none(folder: Path) -> CheckpointError:
 
 
 def _read_leaves(
-    source: WeightSource, config: ModelConfig, dtype: str, mesh: Mesh | None
+    source: StoredCheckpoint | HuggingFaceSource, config: ModelConfig, dtype: str, mesh: Mesh | None
 ) -> dict[str, jax.Array]:
     """Every parameter of a model with `config`, on its devices, made one after the other."""
     bits = None if source.config.quantize else config.quantize
@@ -209,7 +194,7 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
     from depcap_jax.checkpoints.huggingface.files import has_weights
 
     folder, repository, _ = _locate(path, weights=False)
-    if (folder / CONFIG).is_file() and (repository or not has_weights(folder)):
+    if has_file(folder / CONFIG) and (repository or not has_weights(folder)):
         return Description(
             read_config(folder, repository=repository, **hints), published_dtype(folder), folder
         )

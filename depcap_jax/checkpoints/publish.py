@@ -25,14 +25,7 @@ _RENAME_EXCHANGE = 2
 def check_target(
     target: Path, *, overwrite: bool, kind: str, marker: str, source: Path | None = None
 ) -> Path:
-    """Where a folder at `target` will really lie.
-
-    Args:
-      target: the folder to make.
-      overwrite: whether a folder of the same kind may be replaced.
-      kind: what is made, in words.
-      marker: the file that a folder of this kind has.
-      source: the folder from which it is made.
+    """Where a folder at `target` will really lie; one of this `kind` has a file `marker`.
 
     Raises:
       CheckpointError: if `target` is or holds the source; or if something is there, unless it is an
@@ -61,14 +54,13 @@ def published_folder(target: Path, *, replace: bool) -> Iterator[Path]:
       CheckpointError: if `target` exists and may not be replaced, or cannot be written.
     """
     made = _make_parents(target.parent)
+    work = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
     try:
-        _remove_stale(target)
-        work = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
-        work.mkdir()
-    except OSError as error:
-        _remove_empty(made)
-        raise CheckpointError(f"cannot write in {target.parent}: {error.strerror}") from None
-    try:
+        try:
+            _remove_stale(target)
+            work.mkdir()
+        except OSError as error:
+            raise CheckpointError(f"cannot write in {target.parent}: {error.strerror}") from None
         with _locked(work):
             yield work
             _put_in_place(work, target, replace=replace)

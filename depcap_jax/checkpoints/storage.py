@@ -1,6 +1,7 @@
 """The folder of a converted checkpoint: how it is laid out and how it is read.
 
-    checkpoint.json   the model's config, the weights' dtype, one fingerprint per parameter
+    checkpoint.json   the model's config, the weights' dtype, a fingerprint per parameter, a hash per other
+                      file, and a hash of all this
     params/           the parameters, as Orbax writes them: nested by the parts of their dotted names
     tokenizer/        the tokenizer's files, as they came
     source.json       from what it was made: file names, sizes and hashes; the published config
@@ -11,8 +12,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import jax
@@ -20,10 +23,10 @@ import numpy as np
 import tensorstore as ts
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from depcap_jax.checkpoints.dtypes import DTYPES, cast_floats
+from depcap_jax.checkpoints.dtypes import DTYPES, cast_values
 from depcap_jax.checkpoints.errors import CheckpointConfigError, CheckpointError, first_line
 from depcap_jax.checkpoints.fingerprint import fingerprint_array
-from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.checkpoints.small_files import has_file, read_json, sha256
 from depcap_jax.models import ConfigError, ModelConfig
 from depcap_jax.models.parameters import dequantize_leaf, leaf_dtypes, leaf_shapes
 from depcap_jax.models.quantization import SCALE
@@ -35,12 +38,23 @@ PARAMS = "params"
 TOKENIZER = "tokenizer"
 SOURCE = "source.json"
 
-VERSION = 1
+VERSION = 2
 
 
 def is_stored(folder: Path) -> bool:
     """True if the folder holds a converted checkpoint."""
-    return (folder / MANIFEST).is_file()
+    return has_file(folder / MANIFEST)
+
+
+def manifest_hash(manifest: Mapping[str, Any]) -> str:
+    """The SHA-256 of a manifest's values, without its own hash, however the file is laid out."""
+    values = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def is_chunk(name: PurePath) -> bool:
+    """True of a file, named from the checkpoint's folder, that holds numbers of a parameter."""
+    return name.parts[0] == PARAMS and "c" in name.parts
 
 
 class StoredCheckpoint:
@@ -60,8 +74,9 @@ class StoredCheckpoint:
         try:
             instead = {name: value for name, value in hints.items() if value is not None}
             self.config = ModelConfig.from_dict({**manifest["config"], **instead})
-        except (ConfigError, TypeError) as error:
+        except ConfigError as error:
             raise CheckpointConfigError(f"{folder / MANIFEST}: {error}") from None
+        self._check_files(manifest["files"])
         self._parameters = self._open_parameters()
         self._check_shapes()
 
@@ -72,7 +87,7 @@ class StoredCheckpoint:
 
     def read_array(self, leaf: str, dtype: str, sharding: Sharding) -> jax.Array:
         """A parameter on its devices, its fingerprint checked, cast unless it is kept in few bits."""
-        return cast_floats(self._read(leaf, sharding), dtype, f"parameter {leaf!r} of {self.folder}")
+        return cast_values(self._read(leaf, sharding), dtype, f"parameter {leaf!r} of {self.folder}")
 
     def read_on_host(self, leaf: str) -> np.ndarray:
         """One parameter as it is stored, its fingerprint checked."""
@@ -89,11 +104,24 @@ class StoredCheckpoint:
             store = self._parameters[leaf]
             array = place(tuple(store.shape), sharding, lambda index: store[index].read().result())
         if fingerprint_array(array) != self._fingerprints.get(leaf):
-            raise CheckpointError(
-                f"{self.folder / PARAMS} is damaged: parameter {leaf!r} is not what was written "
-                "(its fingerprint differs); convert the checkpoint again"
-            )
+            what = f"parameter {leaf!r} is not what was written (its fingerprint differs)"
+            raise _damaged(self.folder / PARAMS, what)
         return array
+
+    def _check_files(self, hashes: Mapping[str, str]) -> None:
+        """Raises `CheckpointError` unless all files are there, as they were written, and no others."""
+        for name, expected in hashes.items():
+            path = self.folder / name
+            if not has_file(path):
+                raise CheckpointError(f"{self.folder} lacks {name}; convert the checkpoint again")
+            if sha256(path) != expected:
+                raise _damaged(path, "it is not what was written (its SHA-256 differs)")
+        for path in (path for part in (PARAMS, TOKENIZER) for path in (self.folder / part).rglob("*")):
+            name = path.relative_to(self.folder)
+            if not (is_chunk(name) or str(name) in hashes or path.is_dir()):
+                raise CheckpointError(
+                    f"{path} was not written with the checkpoint; remove it, or convert with it in the source"
+                )
 
     def _open_parameters(self) -> dict[str, ts.TensorStore]:
         """Every parameter that Orbax wrote, opened but not read.
@@ -108,7 +136,12 @@ class StoredCheckpoint:
             with self._read_errors(leaf):
                 spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{header.parent}/"}}
                 # A chunk that is not there is damage, not zeros.
-                opened[leaf] = ts.open({**spec, "fill_missing_data_reads": False}, open=True).result()
+                store = ts.open({**spec, "fill_missing_data_reads": False}, open=True).result()
+            opened[leaf] = store
+            for chunk in (header.parent / "c").rglob("*"):
+                # What is no file would be waited for, and the room for what is too large asked for.
+                if not chunk.is_dir():
+                    has_file(chunk, store.size * store.dtype.numpy_dtype.itemsize + 4096)
         return opened
 
     @contextlib.contextmanager
@@ -117,12 +150,13 @@ class StoredCheckpoint:
             yield
         except (ValueError, OSError) as error:  # tensorstore has no kind of its own
             reason = first_line(error).split(" [source locations", 1)[0]
-            raise CheckpointError(
-                f"{self.folder / PARAMS} is damaged: parameter {leaf!r}: {reason}"
-            ) from error
+            raise _damaged(self.folder / PARAMS, f"parameter {leaf!r}: {reason}") from error
 
     def _check_shapes(self) -> None:
         where = self.folder / PARAMS
+        if self.config.num_layers > len(self._parameters):  # before so many are built
+            layers = f"{MANIFEST} has {self.config.num_layers} layers"
+            raise CheckpointError(f"{layers}, but {where} only {len(self._parameters)} parameters")
         expected, dtypes = leaf_shapes(self.config), leaf_dtypes(self.config, DTYPES[self.dtype])
         for leaf in sorted(self._parameters.keys() - expected.keys()):
             raise CheckpointError(f"{where} has a parameter {leaf!r} that the config in {MANIFEST} does not")
@@ -137,6 +171,10 @@ class StoredCheckpoint:
                 )
 
 
+def _damaged(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged: {what}; convert the checkpoint again")
+
+
 def _host() -> Sharding:
     return SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
 
@@ -145,10 +183,15 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     manifest = read_json(path)
     if manifest.get("version") != VERSION:
-        raise CheckpointError(f"{path} has version {manifest.get('version')!r}; this library reads {VERSION}")
-    if manifest.get("dtype") not in DTYPES:
+        raise CheckpointError(
+            f"{path} has version {manifest.get('version')!r}; this library reads {VERSION}: "
+            "convert the checkpoint again"
+        )
+    if manifest.get("sha256") != manifest_hash(manifest):
+        raise _damaged(path, "it is not what was written (its SHA-256 differs)")
+    if manifest.get("dtype") not in list(DTYPES):
         raise CheckpointError(f"{path} has dtype {manifest.get('dtype')!r}; allowed: {', '.join(DTYPES)}")
-    for name in ("config", "fingerprints"):
+    for name in ("config", "fingerprints", "files"):
         if not isinstance(manifest.get(name), dict):
             raise CheckpointError(f"{path} lacks the object {name!r}")
     return manifest

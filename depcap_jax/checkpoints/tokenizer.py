@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depcap_jax.checkpoints.errors import CheckpointError, first_line
+from depcap_jax.checkpoints.small_files import has_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,15 +26,15 @@ TOKENIZER_FILES = (
 
 
 def has_vocabulary(folder: Path) -> bool:
-    """True if the folder's files are enough for a tokenizer."""
-    pair = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
-    return pair or (folder / "tokenizer.json").is_file()
+    """True if the folder's files are enough for a tokenizer; raises `CheckpointError` if one is no file."""
+    found = [name for name in TOKENIZER_FILES if has_file(folder / name)]  # a pipe is refused, not ignored
+    return "tokenizer.json" in found or {"vocab.json", "merges.txt"} <= set(found)
 
 
 def copy_tokenizer_files(source: Path, target: Path) -> None:
     """Copies whatever describes a tokenizer from one folder to another."""
     for name in TOKENIZER_FILES:
-        if (source / name).is_file():
+        if has_file(source / name):
             shutil.copyfile(source / name, target / name)
 
 
@@ -50,7 +51,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
     # The classes are named here and not looked up from the folder: looking up is what runs its code.
-    kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else Qwen2Tokenizer
+    kind = PreTrainedTokenizerFast if has_file(folder / "tokenizer.json") else Qwen2Tokenizer
     try:
         return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the Rust tokenizers raise a bare Exception

@@ -19,8 +19,8 @@ from flax.traverse_util import unflatten_dict
 from orbax.checkpoint import v1 as orbax
 
 from depcap_jax.checkpoints.fingerprint import fingerprint
-from depcap_jax.checkpoints.json_files import write_json
-from depcap_jax.checkpoints.storage import MANIFEST, PARAMS, VERSION
+from depcap_jax.checkpoints.small_files import sha256, write_json
+from depcap_jax.checkpoints.storage import MANIFEST, PARAMS, VERSION, is_chunk, manifest_hash
 from depcap_jax.models import ModelConfig
 
 # Small parameters go together in one call of Orbax, which costs 20 to 40 ms however little it moves.
@@ -33,7 +33,7 @@ _CHUNK_BYTES = 64 << 20
 class ParameterWriter:
     """Writes the parameters and the manifest of a checkpoint into a folder, one parameter at a time.
 
-    The folder is a checkpoint only after `finish`.
+    The folder is a checkpoint only after `finish`, which comes after all its other files.
     """
 
     def __init__(self, folder: Path, config: ModelConfig, dtype: str):
@@ -51,17 +51,23 @@ class ParameterWriter:
             self._flush()
 
     def finish(self) -> None:
-        """Writes what is left, and the manifest."""
+        """Writes what is left, and the manifest, which knows every file that is there."""
         self._flush()
         with _quiet_orbax():
             orbax.partial.finalize(str(self._folder / PARAMS))
+        files = {path.relative_to(self._folder): path for path in sorted(self._folder.rglob("*"))}
         manifest = {
             "version": VERSION,
             "dtype": self._dtype,
             "config": self._config.to_dict(),
             "fingerprints": self._fingerprints,
+            "files": {
+                str(name): sha256(path)
+                for name, path in files.items()
+                if path.is_file() and not is_chunk(name)
+            },
         }
-        write_json(self._folder / MANIFEST, manifest)
+        write_json(self._folder / MANIFEST, {**manifest, "sha256": manifest_hash(manifest)})
 
     def _flush(self) -> None:
         if self._waiting:

@@ -1,4 +1,4 @@
-"""Ctrl-C at the two moments when Python's own way, an exception, fails people."""
+"""Signals where Python's own way fails people: Ctrl-C at two moments, and those that end a process."""
 
 from __future__ import annotations
 
@@ -29,6 +29,33 @@ def ends_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def clears_up(prog: str) -> Iterator[None]:
+    """While something is half written, SIGTERM and SIGHUP are raised as SystemExit: nothing is left behind.
+
+    The exit status is what a shell reports of the signal, 128 and its number.
+    """
+
+    def leave(number: int, _: object) -> None:
+        for each in taken:
+            signal.signal(each, signal.SIG_IGN)  # a second one must not stop the clearing up
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, f"{prog}: ended by {signal.Signals(number).name}; nothing was written\n".encode())
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    # What is ignored, as under nohup, or minded by someone else stays so.
+    ours = (number for number in (signal.SIGTERM, signal.SIGHUP) if is_main)
+    taken = [number for number in ours if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from depcap_jax.models.quantization import BITS, Bits
 
 Family = Literal["llada", "dream", "illada", "qwen2", "qwen3"]
+
+_LARGEST_SIZE = 2**31 - 1  # of an int32, which counts positions and ids
+_MOST_LAYERS = 1024  # each is traced by itself
 
 
 class ConfigError(ValueError):
@@ -57,15 +60,18 @@ class ModelConfig:
         )
         for name in sizes.split():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
-        for name in ("rope_theta", "norm_eps"):
+            most = _MOST_LAYERS if name == "num_layers" else _LARGEST_SIZE
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise ConfigError(f"{name} must be an integer in [1, {most}], got {value!r:.40}")
+        for name, most in (("rope_theta", 1e12), ("norm_eps", 1.0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise ConfigError(f"{name} must be a positive number, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+                raise ConfigError(f"{name} must be a number above 0, at most {most:g}, got {value!r:.40}")
         for name in ("qkv_bias", "tie_embeddings", "predicts_next", "qk_norm"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, got {value!r}")
+        if self.family not in get_args(Family):
+            raise ConfigError(f"family must be one of {', '.join(get_args(Family))}, got {self.family!r}")
         if self.quantize not in (None, *BITS):
             raise ConfigError(f"quantize must be one of {', '.join(BITS)} or None, got {self.quantize!r}")
         if self.num_heads % self.num_kv_heads:
@@ -78,6 +84,8 @@ class ModelConfig:
             raise ConfigError(
                 f"embedding_size must be at least vocab_size, got {self.embedding_size} and {self.vocab_size}"
             )
+        if not self.eos_token_ids:
+            raise ConfigError("eos_token_ids must have at least one id, got none")
         ids = {"mask_token_id": (self.mask_token_id,), "pad_token_id": (self.pad_token_id,)}
         for name, values in {**ids, "eos_token_ids": self.eos_token_ids}.items():
             for value in values:
@@ -94,7 +102,9 @@ class ModelConfig:
             raise ConfigError(f"unknown model config field {unknown[0]!r}; known: {', '.join(sorted(known))}")
         if missing := sorted(needed - set(fields)):
             raise ConfigError(f"model config field {missing[0]!r} is missing")
-        return cls(**{**fields, "eos_token_ids": tuple(fields["eos_token_ids"])})
+        if not isinstance(ends := fields["eos_token_ids"], (list, tuple)):
+            raise ConfigError(f"eos_token_ids must be a list of ids, got {ends!r}")
+        return cls(**{**fields, "eos_token_ids": tuple(ends)})
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping of every field."""

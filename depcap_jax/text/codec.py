@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 
 from depcap_jax.text.spelling import Tokenizer, spell_runs
+from depcap_jax.text.templates import encode_chat
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or a conversation: [{"role": "user", "content": "..."}, ...]."""
-
-
-TEMPLATE_SETTINGS = {"enable_thinking": False}
-"""For templates that ask: the diffusion models made from Qwen3 answer without a part for thoughts."""
 
 
 class MissingTokenizerError(ValueError):
@@ -43,11 +40,8 @@ class Codec:
       special_tokens: whether `<|endoftext|>` and its like, where a person wrote them, are the tokens of that
         name. By default they are text like any other, and no text can end a turn, begin one or be a mask.
 
-    With a chat template, the special tokens that the template itself writes are always tokens, and those in a
-    message's contents are read by themselves as text. A template that strips a content, or cuts it, does so
-    with these too, and what is left is text. One that glues contents to words of its own until they make up
-    a special token is not seen through. An ordinary text has the ids that it has anyway, but for U+F0000 and
-    U+F0001, which transformers marks contents with and leaves out.
+    With a chat template, the special tokens that the template itself writes are always tokens; see
+    `templates.encode_chat` for those in a message.
     """
 
     def __init__(
@@ -82,10 +76,7 @@ class Codec:
         _check_messages(prompt, name)
         if not self._chat:
             raise ValueError(f"{name} is a conversation and needs a chat template, but {self._why_not}")
-        encoded = self._tokenizer.apply_chat_template(
-            list(prompt), add_generation_prompt=True, sanitize_control_tokens=self._plain, **TEMPLATE_SETTINGS
-        )
-        return self._check(encoded, name)
+        return self._check(encode_chat(self._tokenizer, prompt, special_tokens=not self._plain), name)
 
     def encode_part(self, text: str) -> list[int]:
         """The ids of a piece of a text, with no special token added to it."""
@@ -120,10 +111,10 @@ class Codec:
 
     def _ids(self, text: str, name: str, **settings: Any) -> list[int]:
         _check_text(text, name)
-        return self._check(self._tokenizer(text, split_special_tokens=self._plain, **settings), name)
+        encoded = self._tokenizer(text, split_special_tokens=self._plain, **settings)
+        return self._check(list(encoded["input_ids"]), name)
 
-    def _check(self, encoded: Mapping[str, Any], name: str) -> list[int]:
-        ids = list(encoded["input_ids"])
+    def _check(self, ids: list[int], name: str) -> list[int]:
         for token in ids:
             if not 0 <= token < self._vocab_size:
                 raise ValueError(

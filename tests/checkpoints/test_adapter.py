@@ -142,6 +142,7 @@ BROKEN = {
     "PiSSA": (lambda f: edit(f, init_lora_weights="pissa"), ["init_lora_weights = 'pissa'", "'gaussian'"]),
     "no rank": (lambda f: edit(f, r=None), ["r = None", "positive number"]),
     "no alpha": (lambda f: edit(f, lora_alpha=0), ["lora_alpha = 0", "positive number"]),
+    "absurd alpha": (lambda f: edit(f, lora_alpha=10**400), ["lora_alpha = 1000", "below 1e9"]),
     "another rank": (lambda f: edit(f, r=4), ["lora_A.weight", "[3, 160]", "[4, 160]"]),
     "a pattern for the rank": (lambda f: edit(f, rank_pattern={Q0: 2}), [A0, "[2, 64]"]),
     "a regular expression": (lambda f: edit(f, alpha_pattern={"(a+)+$": 2}), ["alpha_pattern", "(a+)+$"]),

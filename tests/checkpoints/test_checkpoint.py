@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import types
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from small_checkpoints import (
     chunk_of,
+    edit_manifest,
     flip_bit,
     golden_config,
     golden_tensors,
@@ -36,12 +36,6 @@ def copy(converted_dir, tmp_path):
     return shutil.copytree(converted_dir / "llada", tmp_path / "copy")
 
 
-def edit_manifest(folder, change):
-    manifest = json.loads((folder / "checkpoint.json").read_text())
-    change(manifest)
-    (folder / "checkpoint.json").write_text(json.dumps(manifest))
-
-
 DAMAGE = {
     "flipped bit in a weight": (
         lambda f: flip_bit(chunk_of(f, "layers.1.attn.q.kernel")),
@@ -54,7 +48,7 @@ DAMAGE = {
     "absent chunk": (lambda f: chunk_of(f, "norm.scale").unlink(), ["'norm.scale'", "params", "damaged"]),
     "broken header": (
         lambda f: next(f.rglob("embed/zarr.json")).write_text("{"),
-        ["'embed'", "params", "damaged"],
+        ["embed/zarr.json", "params", "damaged"],
     ),
     "absent parameter": (
         lambda f: shutil.rmtree(next(f.rglob("layers.2.ff.up.kernel"))),

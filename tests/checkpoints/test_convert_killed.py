@@ -99,6 +99,23 @@ def test_interrupt_says_so_and_leaves_nothing(start, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_termination_leaves_nothing(number, start, tmp_path):
+    """As a shell sees it, the exit status is 128 and the signal's number."""
+    status, said = stop(start(tmp_path / "new" / "out"), number)
+    assert status == 128 + number
+    assert said == f"depcap-convert: ended by {number.name}; nothing was written\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_termination_that_comes_twice_still_clears_up(start, tmp_path):
+    process = start(tmp_path / "new" / "out")
+    for _ in range(50):
+        process.send_signal(signal.SIGTERM)
+    assert stop(process, signal.SIGTERM)[0] == 143
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_running_conversion_is_not_mistaken_for_a_dead_one(start, tmp_path, golden_dir, capsys):
     target = tmp_path / "out"
     process = start(target)

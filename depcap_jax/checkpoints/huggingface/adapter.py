@@ -19,7 +19,7 @@ from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.hub import locate
 from depcap_jax.checkpoints.huggingface.keys import Entry
 from depcap_jax.checkpoints.huggingface.readers import SafetensorsFile
-from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.checkpoints.small_files import has_file, read_json
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -65,7 +65,7 @@ class Adapter:
         self.config = read_json(folder / ADAPTER_CONFIG)
         self._where = folder / ADAPTER_CONFIG
         self._check_kind()
-        if not (folder / ADAPTER_WEIGHTS).is_file():
+        if not has_file(folder / ADAPTER_WEIGHTS, math.inf):
             raise CheckpointError(f"{folder} has no {ADAPTER_WEIGHTS}: an adapter saved by PEFT has one")
         self._file = SafetensorsFile(folder / ADAPTER_WEIGHTS)
         self._scales = self._match({entry.key: entry for entry in table})
@@ -148,8 +148,10 @@ class Adapter:
             self._refuse(pattern_name, "an object from names of modules, or their ends, to numbers")
         found = (value for end, value in patterns.items() if _ends_with(module, end))
         value = next(found, self.config.get(name))
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise CheckpointError(f"{self._where} has {name} = {value!r}; a positive number is expected")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+            raise CheckpointError(
+                f"{self._where} has {name} = {value!r}; a positive number below 1e9 is expected"
+            )
         return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.checkpoints.errors import CheckpointConfigError
 from depcap_jax.checkpoints.huggingface.dialects import DIALECTS, REPOSITORIES, Dialect
-from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.checkpoints.small_files import read_json
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models.config import ConfigError, Family, ModelConfig
 
@@ -52,7 +53,7 @@ def published_dtype(folder: Path) -> str:
     """The name of the dtype that the weights of a Hugging Face folder are said to have; else float32."""
     content = read_json(folder / CONFIG)
     dtype = content.get("dtype") or content.get("torch_dtype")  # as it was before transformers 5
-    return dtype if dtype in DTYPES else "float32"
+    return dtype if dtype in list(DTYPES) else "float32"
 
 
 def _tokenizer_ids(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def _told(fields: _Fields, model_type: str, embedding_size: int) -> tuple[int, b
 
 def _head_dim(fields: _Fields, width: int, num_heads: int) -> int:
     names = fields.dialect.names
-    if num_heads < 1 or (width % num_heads and not fields.has("head_dim")):
+    if num_heads < 1 or (width % num_heads and fields.find("head_dim") is None):
         heads = f"{names['num_heads']} = {num_heads}"
         raise ConfigError(f"{CONFIG} has {names['width']} = {width}, which {heads} does not divide")
     return fields.read("head_dim", int, width // num_heads)
@@ -179,25 +180,22 @@ class _Fields:
         value = self._content.get(name)
         return default if value is None else value
 
-    def has(self, field: str) -> bool:
-        """Whether the file, or the family, has a field of `ModelConfig`."""
-        return self._find(field, None) is not None
-
     def read(self, field: str, kind: type[T], default: T | None = None) -> T:
         """A field of `ModelConfig`; without a default the file, or the family, must have it."""
         name = self.dialect.names.get(field, field)
-        if (value := self._find(field, default)) is None:
+        if (value := self.find(field, default)) is None:
             raise ConfigError(f"{CONFIG} lacks {name!r}")
         return _checked(name, value, kind)
 
-    def _find(self, field: str, default: Any) -> Any:
+    def find(self, field: str, default: Any = None) -> Any:
+        """What the file, or else the family, has for a field of `ModelConfig`; else `default`."""
         default = self.dialect.defaults.get(field, default)
         return self.get(self.dialect.names[field], default) if field in self.dialect.names else default
 
 
 def _checked(name: str, value: Any, kind: type[T]) -> T:
-    # To Python a bool is an int as well.
-    fits = isinstance(value, (int, float) if kind is float else kind)
+    # To Python a bool is an int as well, and an int may be too large for a float.
+    fits = isinstance(value, (int, float) if kind is float else kind) and abs(value) <= sys.float_info.max
     if not fits or isinstance(value, bool) != (kind is bool):
         raise ConfigError(f"{CONFIG} has {name} = {value!r}; {_KINDS[kind]} is expected")
     return kind(value)

@@ -40,41 +40,33 @@ class Dialect:
     """
 
 
+_SAME = {name: name for name in ("vocab_size", "rope_theta", "mask_token_id", "pad_token_id")}
+
 _LLADA = Dialect(
     model_types={"llada": ModelType("LLaDAModelLM", False)},
     names={
-        "vocab_size": "vocab_size",
+        **_SAME,
         "embedding_size": "embedding_size",
         "width": "d_model",
         "num_layers": "n_layers",
         "num_heads": "n_heads",
         "num_kv_heads": "n_kv_heads",
         "ff_width": "mlp_hidden_size",
-        "rope_theta": "rope_theta",
         "norm_eps": "rms_norm_eps",
         "qkv_bias": "include_qkv_bias",
         "tie_embeddings": "weight_tying",
         "max_length": "max_sequence_length",
-        "mask_token_id": "mask_token_id",
-        "pad_token_id": "pad_token_id",
     },
     defaults={"norm_eps": 1e-5},
     only={
-        "alibi": (False,),
-        "rope": (True,),
-        "rope_full_precision": (True,),
-        "rope_scaling": (None,),
+        **dict.fromkeys(("rope", "rope_full_precision", "layer_norm_with_affine"), (True,)),
+        **dict.fromkeys(("alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias"), (False,)),
+        **dict.fromkeys(("input_emb_norm", "scale_logits"), (False,)),
+        **dict.fromkeys(("rope_scaling", "clip_qkv"), (None,)),
         "block_type": ("llama",),
         "block_group_size": (1,),
         "activation_type": ("silu", "swiglu"),
         "layer_norm_type": ("rms",),
-        "layer_norm_with_affine": (True,),
-        "attention_layer_norm": (False,),
-        "bias_for_layer_norm": (False,),
-        "include_bias": (False,),
-        "input_emb_norm": (False,),
-        "scale_logits": (False,),
-        "clip_qkv": (None,),
     },
     turn_end_ids={126464: (126348,)},  # <|eot_id|>
 )
@@ -82,20 +74,17 @@ _LLADA = Dialect(
 _DREAM = Dialect(
     model_types={"Dream": ModelType("DreamModel", True)},
     names={
-        "vocab_size": "vocab_size",
+        **_SAME,
         "width": "hidden_size",
         "num_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads",
         "num_kv_heads": "num_key_value_heads",
         "head_dim": "head_dim",
         "ff_width": "intermediate_size",
-        "rope_theta": "rope_theta",
         "norm_eps": "rms_norm_eps",
         "qkv_bias": "attention_bias",
         "tie_embeddings": "tie_word_embeddings",
         "max_length": "max_position_embeddings",
-        "mask_token_id": "mask_token_id",
-        "pad_token_id": "pad_token_id",
     },
     defaults={"norm_eps": 1e-6, "qkv_bias": True},
     only={

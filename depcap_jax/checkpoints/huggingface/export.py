@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from depcap_jax.checkpoints.errors import CheckpointError
 from depcap_jax.checkpoints.huggingface.config_json import CONFIG, from_config_json, to_config_json
 from depcap_jax.checkpoints.huggingface.keys import entries
 from depcap_jax.checkpoints.huggingface.readers import SAFETENSORS_DTYPES
-from depcap_jax.checkpoints.json_files import read_json, write_json
 from depcap_jax.checkpoints.publish import check_target, published_folder, write_errors
+from depcap_jax.checkpoints.small_files import has_file, read_json, write_json
 from depcap_jax.checkpoints.storage import KIND, MANIFEST, SOURCE, StoredCheckpoint, is_stored
 from depcap_jax.checkpoints.tokenizer import copy_tokenizer_files
 from depcap_jax.models import ConfigError, ModelConfig, Transformer
@@ -60,61 +60,35 @@ def export(
         Path(target), overwrite=overwrite, kind="Hugging Face folder", marker=CONFIG, source=folder
     )
     if isinstance(source, Transformer):
-        origin = _Origin.of_model(source, tokenizer)
-    else:
-        origin = _Origin.of_checkpoint(Path(source))
-    dtype = dtype or origin.dtype
-    with published_folder(place, replace=overwrite) as work, write_errors(work):
-        write_tensors(work / "model.safetensors", origin.config, origin.read, dtype)
-        write_json(work / CONFIG, _with_dtype(origin.published, dtype))
-        origin.save_tokenizer(work)
-    return Path(target)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Origin:
-    """What is exported, wherever it comes from."""
-
-    config: ModelConfig
-    published: Mapping[str, Any]
-    """The `config.json` to write."""
-    dtype: str
-    read: Callable[[str], np.ndarray]
-    """The parameter with a dotted name."""
-    save_tokenizer: Callable[[Path], Any]
-
-    @classmethod
-    def of_model(cls, model: Transformer, tokenizer: Any) -> _Origin:
-        leaves = get_leaves(model)
-        dtype = common_dtype(leaf.dtype for leaf in leaves.values())
-        save = (lambda _: None) if tokenizer is None else tokenizer.save_pretrained
-        published = to_config_json(model.config)
+        leaves, config, published = get_leaves(source), source.config, to_config_json(source.config)
+        dtype = dtype or common_dtype(leaf.dtype for leaf in leaves.values())
         read = functools.partial(dequantize_leaf, leaves=leaves)
-        return cls(model.config, published, dtype, lambda leaf: np.asarray(read(leaf)), save)
-
-    @classmethod
-    def of_checkpoint(cls, folder: Path) -> _Origin:
-        if not is_stored(folder):
-            raise CheckpointError(f"source {folder} is no {KIND}: it has no {MANIFEST}")
-        stored = StoredCheckpoint(folder)
-        save = functools.partial(copy_tokenizer_files, stored.tokenizer_folder)
-        return cls(stored.config, _published_config(stored), stored.dtype, stored.read_in_full, save)
+        save_tokenizer = (lambda _: None) if tokenizer is None else tokenizer.save_pretrained
+    elif is_stored(Path(source)):
+        stored = StoredCheckpoint(Path(source))
+        config, published, dtype = stored.config, _published_config(stored), dtype or stored.dtype
+        read = stored.read_in_full
+        save_tokenizer = functools.partial(copy_tokenizer_files, stored.tokenizer_folder)
+    else:
+        raise CheckpointError(f"source {source} is no {KIND}: it has no {MANIFEST}")
+    # Newer releases of transformers write "dtype", older ones read only "torch_dtype".
+    published = {**published, "dtype" if "dtype" in published else "torch_dtype": dtype}
+    with published_folder(place, replace=overwrite) as work, write_errors(work):
+        write_tensors(work / "model.safetensors", config, lambda leaf: np.asarray(read(leaf)), dtype)
+        write_json(work / CONFIG, published)
+        save_tokenizer(work)
+    return Path(target)
 
 
 def _published_config(stored: StoredCheckpoint) -> dict[str, Any]:
     """The `config.json` it came with, if that still describes it: it says more than we read from it."""
     path = stored.folder / SOURCE
-    published = read_json(path).get("config", {}) if path.is_file() else {}
+    published = read_json(path).get("config", {}) if has_file(path) else {}
     try:
         same = from_config_json(published) == dataclasses.replace(stored.config, quantize=None)
     except ConfigError:
         same = False
     return published if same else published | to_config_json(stored.config)
-
-
-def _with_dtype(published: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    # Newer releases of transformers write "dtype", older ones read only "torch_dtype".
-    return {**published, "dtype" if "dtype" in published else "torch_dtype": dtype}
 
 
 def write_tensors(path: Path, config: ModelConfig, read: Callable[[str], np.ndarray], dtype: str) -> None:

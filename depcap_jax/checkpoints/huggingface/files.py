@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from depcap_jax.checkpoints.errors import CheckpointError
-from depcap_jax.checkpoints.huggingface.config_json import CONFIG
 from depcap_jax.checkpoints.huggingface.readers import SafetensorsFile, TensorFile, TensorInfo, TorchFile
-from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.checkpoints.small_files import has_file, read_json
 
 # In order of preference: a folder may hold the same weights in more than one form.
 _FORMS: list[tuple[str, Callable[[Path], TensorFile]]] = [
@@ -28,14 +27,11 @@ class StoredTensor:
     info: TensorInfo
 
 
-def is_hugging_face_folder(folder: Path) -> bool:
-    """True if the folder has a `config.json` or weights under their published names."""
-    return has_weights(folder) or (folder / CONFIG).is_file()
-
-
 def has_weights(folder: Path) -> bool:
     """True if the folder has weights, or their index, under their published names."""
-    return any(_exists(folder, name) for name, _ in _FORMS)
+    return any(
+        has_file(folder / name, math.inf) or has_file(folder / f"{name}.index.json") for name, _ in _FORMS
+    )
 
 
 def open_files(folder: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
@@ -46,24 +42,17 @@ def open_files(folder: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
         folder or disagrees with the files, or a tensor is there twice.
     """
     for name, reader in _FORMS:
-        if (folder / name).is_file():
+        if has_file(folder / name, math.inf):
             file = reader(folder / name)
             return [file.path], _collect([file])
-        if (index := folder / f"{name}.index.json").is_file():
+        if has_file(index := folder / f"{name}.index.json"):
             weight_map = _weight_map(index)
-            for shard in weight_map.values():
-                _check_shard_name(shard, index)
-            names = sorted(set(weight_map.values()))
-            files = [reader(folder / shard) for shard in names]
+            files = [reader(folder / shard) for shard in sorted(set(weight_map.values()))]
             tensors = _collect(files)
             _check_index(weight_map, tensors, index)
             return [index, *(file.path for file in files)], tensors
     known = ", ".join(f"{name} or {name}.index.json" for name, _ in _FORMS)
     raise CheckpointError(f"{folder} has no weights; one of these is expected: {known}")
-
-
-def _exists(folder: Path, name: str) -> bool:
-    return (folder / name).is_file() or (folder / f"{name}.index.json").is_file()
 
 
 def _collect(files: list[TensorFile]) -> dict[str, StoredTensor]:
@@ -83,14 +72,13 @@ def _weight_map(index: Path) -> dict[str, str]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no 'weight_map' from tensor names to file names")
+    for shard in weight_map.values():
+        folder = index.parent
+        if not isinstance(shard, str) or shard in ("", "..") or "\0" in shard or Path(shard).name != shard:
+            raise CheckpointError(f"{index} names {shard!r}; the name of a file in {folder} is expected")
+        if not has_file(folder / shard, math.inf):
+            raise CheckpointError(f"{index} names {shard!r}, which is not in {folder}")
     return weight_map
-
-
-def _check_shard_name(shard: Any, index: Path) -> None:
-    if not isinstance(shard, str) or shard in ("", ".", "..") or "\0" in shard or Path(shard).name != shard:
-        raise CheckpointError(f"{index} names {shard!r}; the name of a file in {index.parent} is expected")
-    if not (index.parent / shard).is_file():
-        raise CheckpointError(f"{index} names {shard!r}, which is not in {index.parent}")
 
 
 def _check_index(weight_map: dict[str, str], tensors: dict[str, StoredTensor], index: Path) -> None:

@@ -6,57 +6,49 @@ PyTorch stores a linear layer's weight (out, in); kernels here are (in, out), so
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from depcap_jax.models import ModelConfig
 from depcap_jax.models.config import Family
 from depcap_jax.models.parameters import leaf_shapes
 
 LLADA = {
-    "model.transformer.wte.weight": "embed",
-    "model.transformer.ln_f.weight": "norm.scale",
-    "model.transformer.ff_out.weight": "head",
-    "model.transformer.blocks.{i}.attn_norm.weight": "layers.{i}.attn_norm.scale",
-    "model.transformer.blocks.{i}.ff_norm.weight": "layers.{i}.ff_norm.scale",
-    "model.transformer.blocks.{i}.q_proj.weight": "layers.{i}.attn.q.kernel",
-    "model.transformer.blocks.{i}.k_proj.weight": "layers.{i}.attn.k.kernel",
-    "model.transformer.blocks.{i}.v_proj.weight": "layers.{i}.attn.v.kernel",
-    "model.transformer.blocks.{i}.q_proj.bias": "layers.{i}.attn.q.bias",
-    "model.transformer.blocks.{i}.k_proj.bias": "layers.{i}.attn.k.bias",
-    "model.transformer.blocks.{i}.v_proj.bias": "layers.{i}.attn.v.bias",
-    "model.transformer.blocks.{i}.attn_out.weight": "layers.{i}.attn.o.kernel",
-    "model.transformer.blocks.{i}.ff_proj.weight": "layers.{i}.ff.gate.kernel",
-    "model.transformer.blocks.{i}.up_proj.weight": "layers.{i}.ff.up.kernel",
-    "model.transformer.blocks.{i}.ff_out.weight": "layers.{i}.ff.down.kernel",
+    "embed": "model.transformer.wte",
+    "norm": "model.transformer.ln_f",
+    "head": "model.transformer.ff_out",
+    "layers.{i}.attn_norm": "model.transformer.blocks.{i}.attn_norm",
+    "layers.{i}.ff_norm": "model.transformer.blocks.{i}.ff_norm",
+    "layers.{i}.attn.q": "model.transformer.blocks.{i}.q_proj",
+    "layers.{i}.attn.k": "model.transformer.blocks.{i}.k_proj",
+    "layers.{i}.attn.v": "model.transformer.blocks.{i}.v_proj",
+    "layers.{i}.attn.o": "model.transformer.blocks.{i}.attn_out",
+    "layers.{i}.ff.gate": "model.transformer.blocks.{i}.ff_proj",
+    "layers.{i}.ff.up": "model.transformer.blocks.{i}.up_proj",
+    "layers.{i}.ff.down": "model.transformer.blocks.{i}.ff_out",
 }
 
 LLAMA = {
-    "model.embed_tokens.weight": "embed",
-    "model.norm.weight": "norm.scale",
-    "lm_head.weight": "head",
-    "model.layers.{i}.input_layernorm.weight": "layers.{i}.attn_norm.scale",
-    "model.layers.{i}.post_attention_layernorm.weight": "layers.{i}.ff_norm.scale",
-    "model.layers.{i}.self_attn.q_proj.weight": "layers.{i}.attn.q.kernel",
-    "model.layers.{i}.self_attn.k_proj.weight": "layers.{i}.attn.k.kernel",
-    "model.layers.{i}.self_attn.v_proj.weight": "layers.{i}.attn.v.kernel",
-    "model.layers.{i}.self_attn.q_proj.bias": "layers.{i}.attn.q.bias",
-    "model.layers.{i}.self_attn.k_proj.bias": "layers.{i}.attn.k.bias",
-    "model.layers.{i}.self_attn.v_proj.bias": "layers.{i}.attn.v.bias",
-    "model.layers.{i}.self_attn.q_norm.weight": "layers.{i}.attn.q_norm.scale",
-    "model.layers.{i}.self_attn.k_norm.weight": "layers.{i}.attn.k_norm.scale",
-    "model.layers.{i}.self_attn.o_proj.weight": "layers.{i}.attn.o.kernel",
-    "model.layers.{i}.mlp.gate_proj.weight": "layers.{i}.ff.gate.kernel",
-    "model.layers.{i}.mlp.up_proj.weight": "layers.{i}.ff.up.kernel",
-    "model.layers.{i}.mlp.down_proj.weight": "layers.{i}.ff.down.kernel",
+    "embed": "model.embed_tokens",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "layers.{i}.attn_norm": "model.layers.{i}.input_layernorm",
+    "layers.{i}.ff_norm": "model.layers.{i}.post_attention_layernorm",
+    "layers.{i}.attn.q": "model.layers.{i}.self_attn.q_proj",
+    "layers.{i}.attn.k": "model.layers.{i}.self_attn.k_proj",
+    "layers.{i}.attn.v": "model.layers.{i}.self_attn.v_proj",
+    "layers.{i}.attn.q_norm": "model.layers.{i}.self_attn.q_norm",
+    "layers.{i}.attn.k_norm": "model.layers.{i}.self_attn.k_norm",
+    "layers.{i}.attn.o": "model.layers.{i}.self_attn.o_proj",
+    "layers.{i}.ff.gate": "model.layers.{i}.mlp.gate_proj",
+    "layers.{i}.ff.up": "model.layers.{i}.mlp.up_proj",
+    "layers.{i}.ff.down": "model.layers.{i}.mlp.down_proj",
 }
 
 TABLES: dict[Family, dict[str, str]] = {
     "llada": LLADA,
-    "dream": LLAMA,
-    "illada": LLAMA,
-    "qwen2": LLAMA,
-    "qwen3": LLAMA,
+    **dict.fromkeys(("dream", "illada", "qwen2", "qwen3"), LLAMA),
 }
-"""The layout of each family."""
+"""From our modules to PyTorch's, for each family."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,23 +67,19 @@ class Entry:
 
 def head_key(config: ModelConfig) -> str:
     """The head's name in the PyTorch checkpoint, also where the model has none of its own."""
-    return next(key for key, leaf in TABLES[config.family].items() if leaf == "head")
+    return f"{TABLES[config.family]['head']}.weight"
 
 
 def entries(config: ModelConfig) -> list[Entry]:
-    """Every tensor that a checkpoint with this config has: no more, no fewer.
-
-    A row of the table whose parameter this config lacks (biases, a head of its own) is left out.
-    """
+    """Every tensor that a checkpoint with this config has: no more, no fewer."""
     shapes = leaf_shapes(dataclasses.replace(config, quantize=None))
-    keys = {
-        leaf.format(i=i): key.format(i=i)
-        for key, leaf in TABLES[config.family].items()
-        for i in range(config.num_layers if "{i}" in key else 1)
-    }
-    return [_entry(keys[leaf], leaf, shape) for leaf, shape in shapes.items()]
+    return [_entry(TABLES[config.family], leaf, shape) for leaf, shape in shapes.items()]
 
 
-def _entry(key: str, leaf: str, shape: tuple[int, ...]) -> Entry:
-    transposed = leaf == "head" or leaf.endswith(".kernel")
-    return Entry(key, leaf, shape[::-1] if transposed else shape, transposed)
+def _entry(table: dict[str, str], leaf: str, shape: tuple[int, ...]) -> Entry:
+    module, _, kind = leaf.rpartition(".")
+    layer = re.search(r"\d+", module)
+    key = table[re.sub(r"\d+", "{i}", module or leaf)].format(i=layer and layer[0])
+    transposed = leaf == "head" or kind == "kernel"
+    suffix = "bias" if kind == "bias" else "weight"
+    return Entry(f"{key}.{suffix}", leaf, shape[::-1] if transposed else shape, transposed)

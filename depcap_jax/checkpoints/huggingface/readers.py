@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -39,17 +39,6 @@ class TensorInfo:
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
-class TensorFile(Protocol):
-    """One file of a PyTorch checkpoint."""
-
-    path: Path
-    tensors: Mapping[str, TensorInfo]
-
-    def read(self, key: str, index: Index) -> np.ndarray:
-        """A copy of the part of one tensor at `index`: one slice per axis, with known ends."""
-        ...
-
-
 class SafetensorsFile:
     """A `.safetensors` file; raises `CheckpointError` if its header does not cover it exactly."""
 
@@ -62,7 +51,7 @@ class SafetensorsFile:
             }
 
     def read(self, key: str, index: Index) -> np.ndarray:
-        """A copy of the part of one tensor at `index`."""
+        """A copy of the part of one tensor at `index`: one slice per axis, with known ends."""
         with self._mapped() as file:
             return file.get_slice(key)[index]
 
@@ -89,18 +78,23 @@ class TorchFile:
 
     def __init__(self, path: Path):
         self.path = path
+        self._torch = _import_torch(path)
         self.tensors: Mapping[str, TensorInfo] = {
             key: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
             for key, tensor in self._load().items()
         }
 
     def read(self, key: str, index: Index) -> np.ndarray:
-        """A copy of the part of one tensor at `index`."""
+        """A copy of the part of one tensor at `index`: one slice per axis, with known ends."""
+        torch = self._torch
         # Loading anew parses a few kilobytes and drops the pages that earlier reads touched.
-        return _torch_to_numpy(self._load()[key][index])
+        part = self._load()[key][index].detach().clone(memory_format=torch.contiguous_format)
+        if part.dtype == torch.bfloat16:  # numpy has no such dtype: pass the bits
+            return part.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return part.numpy()
 
     def _load(self) -> dict[str, Any]:
-        torch = _import_torch(self.path)
+        torch = self._torch
         try:
             state = torch.load(self.path, map_location="cpu", mmap=True, weights_only=True)
         except Exception as error:  # torch raises half a dozen kinds for a broken archive
@@ -116,6 +110,11 @@ class TorchFile:
                 raise CheckpointError(
                     f"{self.path} holds {key!r}: {type(value).__name__}; names with tensors are expected"
                 )
+            if value.layout != torch.strided or value.is_meta or value.is_nested:
+                kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+                raise CheckpointError(
+                    f"tensor {key!r} in {self.path} is of kind {kind}; one with all its numbers is expected"
+                )
         return state
 
 
@@ -130,10 +129,5 @@ def _import_torch(path: Path) -> Any:
     return torch
 
 
-def _torch_to_numpy(tensor: Any) -> np.ndarray:
-    import torch  # pyright: ignore[reportMissingImports]  # an extra
-
-    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
-    if tensor.dtype == torch.bfloat16:  # numpy has no such dtype: pass the bits
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
+TensorFile = SafetensorsFile | TorchFile
+"""One file of a PyTorch checkpoint."""

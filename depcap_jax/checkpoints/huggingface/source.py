@@ -18,8 +18,7 @@ from depcap_jax.checkpoints.huggingface.adapter import Adapter
 from depcap_jax.checkpoints.huggingface.config_json import CONFIG, read_config
 from depcap_jax.checkpoints.huggingface.files import StoredTensor, open_files
 from depcap_jax.checkpoints.huggingface.keys import Entry, entries, head_key
-from depcap_jax.checkpoints.huggingface.readers import Index, TensorInfo
-from depcap_jax.checkpoints.json_files import read_json
+from depcap_jax.checkpoints.huggingface.readers import Index
 from depcap_jax.models import ModelConfig
 from depcap_jax.models.sharding import place
 
@@ -62,10 +61,6 @@ class HuggingFaceSource:
         order = {path: position for position, path in enumerate(self.files)}
         return sorted(self._parts, key=lambda leaf: order[self._parts[leaf][1].file.path])
 
-    def published_config(self) -> dict[str, Any]:
-        """The folder's `config.json` as it is."""
-        return read_json(self.folder / CONFIG)
-
     def nbytes(self, leaf: str) -> int:
         """The bytes that a parameter takes in the files."""
         return self._parts[leaf][1].info.nbytes
@@ -95,7 +90,10 @@ class HuggingFaceSource:
         what = f"tensor {tensor.key!r} in {tensor.file.path}"
         first, *rest = index[::-1] if entry.transposed else index
         added = None if self.adapter is None else self.adapter.factors(leaf)
-        for start, stop in _spans(first, tensor.info):
+        # So many rows that a cut takes `_BYTES`, or one block.
+        step = max(_ROWS, _BYTES * tensor.info.shape[0] // max(tensor.info.nbytes, 1))
+        for start in range(first.start, first.stop, step):
+            stop = min(start + step, first.stop)
             rows = tensor.file.read(tensor.key, (slice(start, stop), *rest))
             if leaf in self._copies:
                 _compare(rows, tensor, self._copies[leaf], (slice(start, stop), *rest))
@@ -120,6 +118,10 @@ class HuggingFaceSource:
 
 
 def _match(config: ModelConfig, tensors: dict[str, StoredTensor], folder: Path) -> list[Entry]:
+    if config.num_layers > len(tensors):  # before so many are built
+        raise CheckpointError(
+            f"the config.json of {folder} has {config.num_layers} layers; its files, {len(tensors)} tensors"
+        )
     table = {entry.key: entry for entry in entries(config)}
     for key, tensor in tensors.items():
         where = f"tensor {key!r} in {tensor.file.path}"
@@ -150,10 +152,3 @@ def _compare(rows: np.ndarray, tensor: StoredTensor, copy: StoredTensor, index: 
             f"tensor {copy.key!r} in {copy.file.path} differs from {tensor.key!r}, but the config.json ties "
             "the head to the embedding; expected is an equal copy, or none"
         )
-
-
-def _spans(rows: slice, info: TensorInfo) -> Iterator[tuple[int, int]]:
-    """Cuts a range of rows so that a cut takes `_BYTES`, or one block."""
-    step = max(_ROWS, _BYTES * info.shape[0] // max(info.nbytes, 1))
-    for start in range(rows.start, rows.stop, step):
-        yield start, min(start + step, rows.stop)

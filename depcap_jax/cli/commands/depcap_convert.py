@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from depcap_jax.cli import FAILED, Parser
-from depcap_jax.cli.interrupts import INTERRUPTED, ends_at_once
+from depcap_jax.cli.interrupts import INTERRUPTED, clears_up, ends_at_once
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -65,11 +65,13 @@ def run(arguments: argparse.Namespace) -> None:
             raise CheckpointError(
                 "--adapter, --mask-id and --predicts-next are for converting, not for --export"
             )
-        print(f"exported to {export(arguments.source, arguments.target, **settings)}")
+        with clears_up("depcap-convert"):
+            made = export(arguments.source, arguments.target, **settings)
+        print(f"exported to {made}")
         return
     from depcap_jax.checkpoints.conversion import convert
 
-    with _Bar() as bar:
+    with clears_up("depcap-convert"), _Bar() as bar:
         report = convert(
             arguments.source,
             arguments.target,
@@ -101,7 +103,8 @@ def _run_alone(argv: Sequence[str] | None) -> int:
         prog="depcap-convert",
         description="Converts a PyTorch checkpoint of LLaDA, Dream or a model like them for depcap_jax, "
         "or back with --export.",
-        epilog="Exit status: 0 done, 2 something is wrong with the input or the disk, 130 interrupted. "
+        epilog="Exit status: 0 done, 2 something is wrong with the input or the disk, 130 interrupted, "
+        "143 terminated. "
         "TARGET appears complete or not at all.",
     )
     add_arguments(parser)

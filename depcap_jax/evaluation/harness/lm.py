@@ -23,7 +23,8 @@ from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.harness.likelihood import Estimate, Pair, are_greedy, log_likelihoods
 from depcap_jax.evaluation.scoring.answers import cut_at
 from depcap_jax.text.batching import Batcher, Decoded, answer_length
-from depcap_jax.text.codec import TEMPLATE_SETTINGS, Codec, require_tokenizer
+from depcap_jax.text.codec import Codec, require_tokenizer
+from depcap_jax.text.templates import render_chat
 
 _log = logging.getLogger("lm_eval.depcap")  # below the logger that its command line configures
 
@@ -134,13 +135,7 @@ class DepCapLM(LM):
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """A conversation as text; `generate_until` knows it again and does not wrap it once more."""
-        text = self._tokenizer.apply_chat_template(
-            chat_history,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-            **TEMPLATE_SETTINGS,
-        )
+        text = render_chat(self._tokenizer, chat_history, add_generation_prompt=add_generation_prompt)
         self._templated.add(text)
         return text
 
