@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from depcap_jax.decoding.generate import as_data, row_keys, start
+from depcap_jax.decoding.generate import as_data, as_integers, row_keys, start
 from depcap_jax.decoding.loop import decode_step, is_live
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
@@ -46,18 +46,18 @@ def stream(
 
     Args:
       model: as for `generate`.
-      prompt_ids: [P] int32, padded on the right to a width that prompts may share.
+      prompt_ids: [P] integers, padded on the right to a width that prompts may share.
       prompt_length: ids of it that count.
       config: how to decode.
       key: one key, for sampling.
 
     Raises:
-      ValueError: if the decoder samples and there is no key.
+      ValueError: if the decoder samples and there is no key, or the prompt is no integers of 32 bits.
       DecodeError: if the row does not end well; what was decoded until then has been yielded.
     """
     keys, config = row_keys(key, 1, config), as_data(config)
-    ids, lengths = jnp.asarray(prompt_ids, jnp.int32)[None], jnp.array([prompt_length], jnp.int32)
-    state, live = _begin(model, ids, lengths, config, keys)
+    ids, length = as_integers("prompt_ids", prompt_ids, "P"), as_integers("prompt_length", prompt_length)
+    state, live = _begin(model, ids[None], length[None], config, keys)
     model = model.on_canvas(state.tokens.shape[1])
     confidence, status = np.full(config.gen_length, np.nan, np.float32), int(state.status[0])
     while bool(live):

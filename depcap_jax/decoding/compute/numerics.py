@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,13 @@ def take(x: jax.Array, index: jax.Array, axis: int = -1) -> jax.Array:
     return jnp.take_along_axis(x, index, axis=axis, mode="promise_in_bounds")
 
 
+def as_int32(x: jax.Array) -> jax.Array:
+    """Integers as int32; what 32 bits do not hold becomes the nearest that they do, and does not wrap."""
+    if jnp.iinfo(x.dtype).bits > 32:
+        x = jnp.clip(x, max(-(2**31), jnp.iinfo(x.dtype).min), 2**31 - 1)
+    return x.astype(jnp.int32)
+
+
 def first(flags: jax.Array) -> jax.Array:
     """Index, int32, of the first True over the last axis; its size if there is none."""
     ids = lax.broadcasted_iota(jnp.int32, flags.shape, flags.ndim - 1)
@@ -78,8 +85,23 @@ def first(flags: jax.Array) -> jax.Array:
 
 def if_any(flags: jax.Array, compute: Callable[[], _Tree]) -> _Tree:
     """What `compute` returns if any of the `flags` is set, else zeros in its place."""
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute))
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute))
     return lax.cond(jnp.any(flags), compute, lambda: nothing)
+
+
+def vary_like(tree: _Tree, *like: Any) -> _Tree:
+    """`tree`, varying over the axes of a `shard_map` around that any array of `like` varies over.
+
+    What a loop carries has one type from its first turn on: zeros too are said to vary.
+    """
+
+    def axes(tree: Any) -> frozenset[str]:
+        return frozenset().union(
+            *(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(tree))
+        )
+
+    wanted = axes(like)
+    return jax.tree.map(lambda leaf: lax.pcast(leaf, tuple(wanted - axes(leaf)), to="varying"), tree)
 
 
 def argmax(x: jax.Array) -> jax.Array:

@@ -34,6 +34,9 @@ class Reads(NamedTuple):
 
 NOTHING = Reads()
 
+# The temperatures that a traced one is held to: below, the most likely token is drawn; above, any.
+_COLDEST, _HOTTEST = 1e-6, 1e6
+
 
 class Prediction(NamedTuple):
     """What the model says of the positions of a window; what was not asked for is None."""
@@ -59,7 +62,7 @@ class Sampling:
     It chooses the token only: a token's confidence stays its probability under the model itself.
     """
 
-    temperature: Number = setting(default=1.0, low=0, doc="0 takes the most likely token")
+    temperature: Number = setting(default=1.0, low=0, high=_HOTTEST, doc="0 takes the most likely token")
     top_p: Number | None = setting(
         default=None,
         kind=float,
@@ -70,15 +73,19 @@ class Sampling:
     top_k: int | None = setting(default=None, kind=int, low=1, doc="draw from this many most likely tokens")
 
     def __call__(self, logits: jax.Array, draw: Draw, position: jax.Array) -> jax.Array:
-        """Tokens [B, W] drawn from logits [B, W, V] at canvas positions [B, W].
+        """Tokens [B, W] drawn from logits [B, W, V] at canvas positions [B, W]; never one of logit -inf.
 
         The noise belongs to the row's key, its step and the position, so a row draws the same tokens
         whatever stands beside it and whatever the tile.
         """
-        scaled = logits / jnp.maximum(self.temperature, 1e-6)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            smallest = numerics.top_k(scaled, self.top_k)[0][..., -1:]
-            scaled = jnp.where(scaled < smallest, -jnp.inf, scaled)
+            smallest = numerics.top_k(logits, self.top_k)[0][..., -1:]
+            logits = jnp.where(logits < smallest, -jnp.inf, logits)
+        # The best one is 0 whatever the temperature, so that nothing overflows and -inf is never drawn.
+        best = jnp.max(logits, axis=-1, keepdims=True)
+        # What is no number is not above the coldest either.
+        warm = jnp.where(self.temperature > _COLDEST, jnp.minimum(self.temperature, _HOTTEST), _COLDEST)
+        scaled = (logits - best) / warm
         if self.top_p is not None:
             scaled = jnp.where(_in_nucleus(scaled, self.top_p), scaled, -jnp.inf)
 
@@ -123,7 +130,8 @@ def predict(
     summary = numerics.summarise(logits)
     ids = lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2)
     banned = (ids == model.config.mask_token_id) | (ids >= model.config.vocab_size)
-    choosable = jnp.where(banned, -jnp.inf, logits)
+    # What has no probability still comes before what is banned.
+    choosable = jnp.where(banned, -jnp.inf, jnp.maximum(logits, jnp.finfo(jnp.float32).min))
     if sampling is None or draw is None:
         token = numerics.argmax(choosable)
     else:
@@ -247,7 +255,7 @@ def _in_tiles(
         )
 
     empty = jax.tree.map(
-        lambda leaf: jnp.zeros((most, *leaf.shape[1:]), leaf.dtype), jax.eval_shape(run, slots)
+        lambda leaf: jnp.zeros_like(leaf, shape=(most, *leaf.shape[1:])), jax.eval_shape(run, slots)
     )
     turns = lax.div(jnp.sum(tiles, dtype=jnp.int32) + (batch - 1), jnp.int32(batch))
     results = lax.fori_loop(0, turns, body, empty)
