@@ -95,7 +95,7 @@ def generate_canvas(
         raise ValueError(f"open must be bool {list(tokens.shape)}, got {open.dtype} {list(open.shape)}")
     lengths = as_integers("lengths", lengths, len(tokens))
     keys = row_keys(key, len(tokens), config)
-    return _generate_canvas(model, tokens, open, lengths, as_data(config), keys, trace)
+    return _generate(model, tokens, lengths, as_data(config), keys, trace, open)
 
 
 def prepare(
@@ -173,29 +173,21 @@ def _run(model: DiffusionLM, state: DecodeState, config: DecodeConfig, trace: bo
 @functools.partial(jax.jit, static_argnames="trace")
 def _generate(
     model: DiffusionLM,
-    prompt_ids: jax.Array,
-    lengths: jax.Array,
-    config: DecodeConfig,
-    keys: jax.Array | None,
-    trace: bool,
-) -> DecodeResult:
-    model = jax.tree.map(lax.stop_gradient, model)
-    return _run(model, start(model, prompt_ids, lengths, config, keys), config, trace)
-
-
-@functools.partial(jax.jit, static_argnames="trace")
-def _generate_canvas(
-    model: DiffusionLM,
     tokens: jax.Array,
-    open_: jax.Array,
     lengths: jax.Array,
     config: DecodeConfig,
     keys: jax.Array | None,
     trace: bool,
+    open_: jax.Array | None = None,
 ) -> DecodeResult:
+    """Of prompts; or, if it is told what is `open_`, of a canvas."""
     model = jax.tree.map(lax.stop_gradient, model)
-    fits = (lengths >= 0) & (lengths <= min(tokens.shape[1], model.config.max_length))
-    return _run(model, _begin(model, tokens, open_, lengths, config, keys, fits), config, trace)
+    if open_ is None:
+        state = start(model, tokens, lengths, config, keys)
+    else:
+        fits = (lengths >= 0) & (lengths <= min(tokens.shape[1], model.config.max_length))
+        state = _begin(model, tokens, open_, lengths, config, keys, fits)
+    return _run(model, state, config, trace)
 
 
 def typed_key(key: jax.Array | None, config: DecodeConfig) -> jax.Array | None:

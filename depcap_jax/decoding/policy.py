@@ -118,8 +118,7 @@ def policy(cls: _Class) -> _Class:
 
     def unflatten(aux: tuple[Any, ...], leaves: Any) -> Any:
         instance = object.__new__(made)
-        for name, value in zip(static + data, [*aux, *leaves], strict=True):
-            object.__setattr__(instance, name, value)
+        vars(instance).update(zip(static + data, [*aux, *leaves], strict=True))
         return instance
 
     jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten)

@@ -7,6 +7,7 @@ policies read. The number of tiles is data: the cost follows what is looked at o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,8 +32,6 @@ class Reads(NamedTuple):
     pairs: bool = False
     """For selections only."""
 
-
-NOTHING = Reads()
 
 # The temperatures that a traced one is held to: below, the most likely token is drawn; above, any.
 _COLDEST, _HOTTEST = 1e-6, 1e6
@@ -117,12 +116,11 @@ def predict(
     model: DiffusionLM,
     logits: jax.Array,
     position: jax.Array,
-    reads: Reads = NOTHING,
     *,
     sampling: Sampling | None = None,
     draw: Draw | None = None,
 ) -> Prediction:
-    """Reduces logits [B, W, V] of canvas positions [B, W] to what is read of them.
+    """What logits [B, W, V] say of canvas positions [B, W]: tokens, and how likely they are.
 
     The mask id and the embedding's padding rows are never chosen, but keep their part of the
     distribution: a model that insists on them is not confident of anything else.
@@ -137,10 +135,10 @@ def predict(
     else:
         token = sampling(choosable, draw, position)
     log_confidence = summary.log_confidence(numerics.take(logits, token[..., None])[..., 0])
-    return Prediction(token, log_confidence, summary, *_read(logits, summary, reads))
+    return Prediction(token, log_confidence, summary)
 
 
-def _read(logits: jax.Array, summary: numerics.Summary, reads: Reads) -> tuple[Any, Any]:
+def look(logits: jax.Array, summary: numerics.Summary, reads: Reads) -> tuple[Any, Any]:
     """The entropy and the top K, or None for what is not asked for."""
     return (
         numerics.entropy(logits, summary) if reads.entropy else None,
@@ -185,11 +183,11 @@ def read_head(
         its_draw = _of_rows(draw, row)
         prediction = predict(model, logits, where, sampling=sampling, draw=its_draw)
 
-        def look(reads: Reads) -> tuple[Any, Any]:
-            return _read(logits, prediction.summary, reads)
-
-        ahead = numerics.if_any(_of_rows(glance.asked, row), lambda: look(glance.partition))
-        return prediction, (look(glance.select), look(glance.watch), ahead)
+        select, watch, partition = (
+            functools.partial(look, logits, prediction.summary, reads)
+            for reads in (glance.select, glance.watch, glance.partition)
+        )
+        return prediction, (select(), watch(), numerics.if_any(_of_rows(glance.asked, row), partition))
 
     prediction, asked_for = _in_tiles(read, glance.reach, hidden, position, before=glance.asked)
     unread = lax.broadcasted_iota(jnp.int32, position.shape, 1) >= glance.reach[:, None]
