@@ -38,13 +38,11 @@ def quantize_leaf(name: str, leaf: jax.Array, bits: Bits | None) -> dict[str, ja
     axis = summed_axis(name)
     if bits is None or axis is None:
         return {name: leaf}
-    quantized = _quantize(leaf, bits, axis)
+    quantized = _quantize(leaf, bits, axis, leaf.dtype)
     return {name: quantized.values, name + SCALE: quantized.scale}
 
 
-@functools.partial(jax.jit, static_argnames=("bits", "axis"))
-def _quantize(leaf: jax.Array, bits: Bits, axis: int) -> Quantized:
-    return quantize(leaf, bits, axis, leaf.dtype)
+_quantize = jax.jit(quantize, static_argnames=("bits", "axis", "dtype"))
 
 
 def dequantize_leaf(name: str, leaves: Mapping[str, jax.Array]) -> jax.Array:

@@ -159,20 +159,16 @@ class Compressed(NamedTuple):
 
 
 def compress(logits: jax.Array, summary: Summary, k: int) -> Compressed:
-    """Keeps the top k of logits [..., V]; the tail's mass is spread evenly, and is at least 1e-12."""
+    """Keeps the top k of logits [B, W, V]; the tail's mass is spread evenly, and is at least 1e-12."""
     size = logits.shape[-1]
     k = min(k, size)
     values, ids = top_k(logits, k)
-    tail = jnp.sum(jnp.exp(_without(logits, ids) - summary.peak[..., None]), axis=-1)
+    rows, columns = jnp.arange(ids.shape[0])[:, None, None], jnp.arange(ids.shape[1])[None, :, None]
+    others = logits.at[rows, columns, ids].set(-jnp.inf, unique_indices=True)
+    tail = jnp.sum(jnp.exp(others - summary.peak[..., None]), axis=-1)
     tail = jnp.maximum(tail / (1.0 + summary.rest), 1e-12)
     log_p = (values - summary.peak[..., None]) - jnp.log1p(summary.rest)[..., None]
     return Compressed(ids, jnp.maximum(log_p, _LOG_ZERO), jnp.log(tail) - math.log(max(size - k, 1)))
-
-
-def _without(logits: jax.Array, ids: jax.Array) -> jax.Array:
-    """Logits [B, W, V] with those at ids [B, W, K] made impossible."""
-    rows, columns = jnp.arange(ids.shape[0])[:, None, None], jnp.arange(ids.shape[1])[None, :, None]
-    return logits.at[rows, columns, ids].set(-jnp.inf, unique_indices=True)
 
 
 def kl_divergence(current: Compressed, previous: Compressed) -> jax.Array:

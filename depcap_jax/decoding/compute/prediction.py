@@ -63,11 +63,7 @@ class Sampling:
 
     temperature: Number = setting(default=1.0, low=0, high=_HOTTEST, doc="0 takes the most likely token")
     top_p: Number | None = setting(
-        default=None,
-        kind=float,
-        low=0,
-        high=1,
-        doc="draw from the fewest tokens with this much probability",
+        default=None, kind=float, low=0, high=1, doc="draw from the fewest tokens with this much probability"
     )
     top_k: int | None = setting(default=None, kind=int, low=1, doc="draw from this many most likely tokens")
 
