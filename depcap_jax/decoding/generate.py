@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import reprlib
 from typing import Any
 
 import chex
@@ -249,10 +250,9 @@ def as_integers(name: str, value: Any, *shape: int | str) -> Ids:
     try:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
     except ValueError:
-        sizes = " and ".join(str(size) for size in dict.fromkeys(map(len, value)))
         raise ValueError(
-            f"{name} must have shape {expected}, got rows of {sizes}: pad them on the right, and give the "
-            "prompt_lengths"
+            f"{name} must have shape {expected}, got rows of different lengths, {reprlib.repr(value)}: pad them "
+            "on the right, and tell their lengths"
         ) from None
     huge = array.dtype == object and all(isinstance(item, int) for item in np.ravel(array))
     if not (huge or jnp.issubdtype(array.dtype, jnp.integer)):

@@ -126,10 +126,10 @@ def test_no_rows_have_an_empty_result(model, trace):
 
 
 def test_prompts_of_different_lengths_are_told_how_to_become_one_array(model):
-    with pytest.raises(
-        ValueError, match=r"prompt_ids must have shape \[B, P\], got rows of 2 and 1: pad .*prompt_lengths"
-    ):
-        dc.generate(model, [[1, 2], [3]], config=dc.confidence(**QUICK))  # type: ignore[arg-type]  # meant
+    for ragged, shown in (([[1, 2], [3]], r"\[\[1, 2\], \[3\]\]"), ([[1, 2], 3], r"\[\[1, 2\], 3\]")):
+        message = rf"prompt_ids must have shape \[B, P\], got rows of different lengths, {shown}: pad them"
+        with pytest.raises(ValueError, match=message):
+            dc.generate(model, ragged, config=dc.confidence(**QUICK))  # type: ignore[arg-type]  # meant
 
 
 @pytest.mark.parametrize("key", [0, jnp.int32(3), jnp.zeros((3, 5)), np.zeros(2), "key"])
