@@ -251,8 +251,8 @@ def as_integers(name: str, value: Any, *shape: int | str) -> Ids:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
     except ValueError:
         raise ValueError(
-            f"{name} must have shape {expected}, got rows of different lengths, {reprlib.repr(value)}: pad them "
-            "on the right, and tell their lengths"
+            f"{name} must have shape {expected}, got rows of different lengths, {reprlib.repr(value)}: pad "
+            "them on the right, and tell their lengths"
         ) from None
     huge = array.dtype == object and all(isinstance(item, int) for item in np.ravel(array))
     if not (huge or jnp.issubdtype(array.dtype, jnp.integer)):
