@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from depcap_jax.decoding.compute.numerics import Summary
-from depcap_jax.decoding.compute.prediction import Prediction, Reads, predict
+from depcap_jax.decoding.compute.prediction import Prediction, Reads, look, predict
 
 
 @functools.partial(jax.jit, static_argnames="reads")
@@ -20,7 +20,9 @@ def prediction_of(logits: np.ndarray, reads: Reads | None = None) -> Prediction:
     reads = reads or Reads()
     size = logits.shape[-1]
     model: Any = types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=size, mask_token_id=size - 1))
-    made = predict(model, jnp.asarray(logits), jnp.zeros(logits.shape[:2], jnp.int32), reads)
+    made = predict(model, jnp.asarray(logits), jnp.zeros(logits.shape[:2], jnp.int32))
+    entropy, top = look(jnp.asarray(logits), made.summary, reads)
+    made = made._replace(entropy=entropy, top=top)
     if not reads.pairs:
         return made
     rows = jnp.arange(len(logits))[:, None, None]

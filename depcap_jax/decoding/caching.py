@@ -128,32 +128,21 @@ class BlockCache:
 
     keep_suffix: ClassVar[bool]
     """Whether what follows the block keeps its keys and values too."""
+    margin_after = 0  # as a dual cache sets it
     margin: int = setting(default=0, low=0, doc="positions before the block that each pass recomputes too")
     refresh_every: int | jax.Array = setting(
         default=0, low=0, static=False, doc="a full pass also after this many passes inside a block; 0: never"
     )
     refresh_after: int = setting(
-        default=0,
-        low=0,
-        doc="a full pass after this many committed tokens, in place of one at each block start; 0: at each",
+        default=0, low=0, doc="a full pass after this many commits, not at each block start; 0: at each"
     )
     prompt_every: int = setting(
-        default=1,
-        low=1,
-        doc="each n-th full pass recomputes the prompt, the others between them the answer alone",
+        default=1, low=1, doc="each n-th full pass recomputes the prompt, the others the answer alone"
     )
     quorum: Number = setting(
-        default=0.0,
-        low=0,
-        high=1,
-        doc="a full pass waits until this share of the live rows is due for one; 0: it never waits",
+        default=0.0, low=0, high=1, doc="a full pass waits until this share of live rows is due; 0: no wait"
     )
     together: int | None = _TOGETHER
-
-    @property
-    def behind(self) -> int:
-        """Positions after a span that are recomputed too."""
-        return 0
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> BlockMemory:
         """Room for the keys and values of the whole canvas."""
@@ -167,7 +156,8 @@ class BlockCache:
         still_open = jnp.sum(state.open, axis=1, dtype=jnp.int32)
         due = self._is_due(rows, memory, still_open)
         # Whatever the value, also one that is no number: if all are due, all run.
-        refresh = due & ~(_count(due) < jnp.minimum(self.quorum, 1.0) * _count(rows.live))
+        wanted = jnp.minimum(self.quorum, 1.0) * jnp.sum(rows.live, dtype=jnp.float32)
+        refresh = due & ~(jnp.sum(due, dtype=jnp.float32) < wanted)
         active = refresh | (rows.live & ~due)
         spans, end = self._spans(state, sizes, rows, memory, active, refresh)
         widths = self.widths(model, sizes, *state.tokens.shape)
@@ -218,8 +208,8 @@ class BlockCache:
             begin = jnp.where(refresh, state.answer_start, begin)
         if self.margin:
             begin = jnp.maximum(begin - self.margin, 0)
-        if self.behind:
-            stop = jnp.minimum(stop + self.behind, state.length)
+        if self.margin_after:
+            stop = jnp.minimum(stop + self.margin_after, state.length)
         return Spans(active, jnp.where(whole, 0, begin), jnp.where(whole, state.length, stop)), end
 
     def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:
@@ -229,7 +219,7 @@ class BlockCache:
             spans = (*spans, sizes.gen_length)
         if self.refresh_after:
             spans = (*spans, min(sizes.window, sizes.gen_length))
-        beside = max(self.margin, int(model.config.predicts_next)) + self.behind
+        beside = max(self.margin, int(model.config.predicts_next)) + self.margin_after
         wanted = (*(span + beside for span in spans), *canvas_widths(sizes, batch, canvas))
         return _plan(wanted, model, batch, canvas, self.together)
 
@@ -249,11 +239,6 @@ class DualCache(BlockCache):
     margin_after: int = setting(
         default=0, low=0, doc="positions after the block that each pass recomputes too"
     )
-
-    @property
-    def behind(self) -> int:
-        """As set."""
-        return self.margin_after
 
 
 def block_widths(sizes: Sizes) -> tuple[int, ...]:
@@ -279,7 +264,3 @@ def _plan(
     wanted: tuple[int, ...], model: DiffusionLM, batch: int, canvas: int, together: int | None
 ) -> Widths:
     return Widths.plan(wanted, batch, canvas, busy(model) if together is None else together)
-
-
-def _count(rows: jax.Array) -> jax.Array:
-    return jnp.sum(rows, dtype=jnp.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import reprlib
 from typing import Any
 
 import chex
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.loop import decode, finish, init_state
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
@@ -51,10 +53,10 @@ def generate(
         device, or inside jit, ends its row with a status instead: see `raise_for_status`.
     """
     config = _checked(config)
-    prompt_ids = _as_integers("prompt_ids", prompt_ids, 2)
+    prompt_ids = as_integers("prompt_ids", prompt_ids, "B", "P")
     batch, width = prompt_ids.shape
     lengths = np.full(batch, width, np.int32) if prompt_lengths is None else prompt_lengths
-    lengths = _as_integers("prompt_lengths", lengths, 1, batch)
+    lengths = as_integers("prompt_lengths", lengths, batch)
     _check_prompts(model, prompt_ids, lengths, config.gen_length)
     keys = row_keys(key, batch, config)
     return _generate(model, prompt_ids, lengths, as_data(config), keys, trace)
@@ -88,13 +90,13 @@ def generate_canvas(
         a status.
     """
     config = _checked(config)
-    tokens = _as_integers("tokens", tokens, 2)
+    tokens = as_integers("tokens", tokens, "B", "T")
     open = open if isinstance(open, jax.Array) else np.asarray(open)
     if open.shape != tokens.shape or open.dtype != bool:
         raise ValueError(f"open must be bool {list(tokens.shape)}, got {open.dtype} {list(open.shape)}")
-    lengths = _as_integers("lengths", lengths, 1, len(tokens))
+    lengths = as_integers("lengths", lengths, len(tokens))
     keys = row_keys(key, len(tokens), config)
-    return _generate_canvas(model, tokens, open, lengths, as_data(config), keys, trace)
+    return _generate(model, tokens, lengths, as_data(config), keys, trace, open)
 
 
 def prepare(
@@ -123,12 +125,13 @@ def start(
 
     Args:
       model, config: as for `generate`.
-      prompt_ids: [B, P] int32.
-      prompt_lengths: [B] int32.
+      prompt_ids: [B, P] integers.
+      prompt_lengths: [B] integers.
       key: [B] keys, or None without sampling.
     """
     chex.assert_rank([prompt_ids, prompt_lengths], [2, 1])
     chex.assert_equal_shape_prefix([prompt_ids, prompt_lengths], 1)
+    prompt_ids, prompt_lengths = numerics.as_int32(prompt_ids), numerics.as_int32(prompt_lengths)
     width = prompt_ids.shape[1]
     lengths = jnp.clip(prompt_lengths, 0, width)[:, None]
     position = jnp.arange(width + config.gen_length, dtype=jnp.int32)[None]
@@ -154,11 +157,14 @@ def _begin(
     good &= jnp.all(known | open_ | (position >= lengths[:, None]), axis=1)
     state = init_state(model, jnp.where(known, tokens, 0), open_, lengths, config, key=key)
     good &= state.answer_end - state.answer_start <= config.gen_length
-    status = jnp.where(good, int(Status.OK), int(Status.BAD_PROMPT)).astype(jnp.int32)
-    return dataclasses.replace(state, status=status)
+    return dataclasses.replace(state, status=jnp.where(good, state.status, int(Status.BAD_PROMPT)))
 
 
 def _run(model: DiffusionLM, state: DecodeState, config: DecodeConfig, trace: bool) -> DecodeResult:
+    if not len(state.tokens):  # the shapes of one row's result, without the row
+        row = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), state)
+        result = jax.eval_shape(lambda state: _run(model, state, config, trace), row)
+        return jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), result)
     if not trace:
         return finish(model, decode(model, state, config), config)
     state, recorded = decode_traced(model, state, config)
@@ -168,29 +174,21 @@ def _run(model: DiffusionLM, state: DecodeState, config: DecodeConfig, trace: bo
 @functools.partial(jax.jit, static_argnames="trace")
 def _generate(
     model: DiffusionLM,
-    prompt_ids: jax.Array,
-    lengths: jax.Array,
-    config: DecodeConfig,
-    keys: jax.Array | None,
-    trace: bool,
-) -> DecodeResult:
-    model = jax.tree.map(lax.stop_gradient, model)
-    return _run(model, start(model, prompt_ids, lengths, config, keys), config, trace)
-
-
-@functools.partial(jax.jit, static_argnames="trace")
-def _generate_canvas(
-    model: DiffusionLM,
     tokens: jax.Array,
-    open_: jax.Array,
     lengths: jax.Array,
     config: DecodeConfig,
     keys: jax.Array | None,
     trace: bool,
+    open_: jax.Array | None = None,
 ) -> DecodeResult:
+    """Of prompts; or, if it is told what is `open_`, of a canvas."""
     model = jax.tree.map(lax.stop_gradient, model)
-    fits = (lengths >= 0) & (lengths <= min(tokens.shape[1], model.config.max_length))
-    return _run(model, _begin(model, tokens, open_, lengths, config, keys, fits), config, trace)
+    if open_ is None:
+        state = start(model, tokens, lengths, config, keys)
+    else:
+        fits = (lengths >= 0) & (lengths <= min(tokens.shape[1], model.config.max_length))
+        state = _begin(model, tokens, open_, lengths, config, keys, fits)
+    return _run(model, state, config, trace)
 
 
 def typed_key(key: jax.Array | None, config: DecodeConfig) -> jax.Array | None:
@@ -201,9 +199,12 @@ def typed_key(key: jax.Array | None, config: DecodeConfig) -> jax.Array | None:
     """
     if config.sampling is None:
         return None
-    if not isinstance(key, jax.Array):
-        raise ValueError(f"sampling needs a key, such as jax.random.key(0), got {key!r}")
-    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    given: Any = key
+    try:
+        is_typed = jnp.issubdtype(given.dtype, jax.dtypes.prng_key)
+        return given if is_typed else jax.random.wrap_key_data(given)
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"sampling needs a key, such as jax.random.key(0), got {key!r}") from None
 
 
 def row_keys(key: jax.Array | None, batch: int, config: DecodeConfig) -> jax.Array | None:
@@ -239,16 +240,31 @@ def as_data(config: DecodeConfig) -> DecodeConfig:
     return jax.tree.map(convert, config)
 
 
-def _as_integers(name: str, value: Ids, rank: int, *shape: int) -> Ids:
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
+def as_integers(name: str, value: Any, *shape: int | str) -> Ids:
+    """Integers as int32, checked before they are converted; a letter in the shape stands for any size.
+
+    Raises:
+      ValueError: naming what is wrong: no integers, another shape, or, on the host, more than 32 bits.
+    """
+    expected = _shown(shape)
+    try:
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+    except ValueError:
+        raise ValueError(
+            f"{name} must have shape {expected}, got rows of different lengths, {reprlib.repr(value)}: pad "
+            "them on the right, and tell their lengths"
+        ) from None
+    huge = array.dtype == object and all(isinstance(item, int) for item in np.ravel(array))
+    if not (huge or jnp.issubdtype(array.dtype, jnp.integer)):
         raise ValueError(f"{name} must hold integers, got {array.dtype}")
-    if array.ndim != rank or (shape and array.shape != shape):
-        expected = list(shape) or ["B", "T" if name == "tokens" else "P"]
-        raise ValueError(f"{name} must have shape {_shown(expected)}, got {_shown(array.shape)}")
-    if isinstance(array, np.ndarray):
-        for wrong in array[array != array.astype(np.int32)][:1]:
-            raise ValueError(f"{name} holds {wrong}, which 32 bits do not")
+    if array.ndim != len(shape) or any(
+        want != have for want, have in zip(shape, array.shape, strict=True) if isinstance(want, int)
+    ):
+        raise ValueError(f"{name} must have shape {expected}, got {_shown(array.shape)}")
+    if isinstance(array, jax.Array):
+        return numerics.as_int32(array)
+    for wrong in array[(array < -(2**31)) | (array >= 2**31)][:1]:
+        raise ValueError(f"{name} holds {wrong}, which 32 bits do not")
     return array.astype(np.int32)
 
 

@@ -84,14 +84,15 @@ def init_state(
     chex.assert_rank([tokens, lengths], [2, 1])
     chex.assert_equal_shape([tokens, open_])
     chex.assert_equal_shape_prefix([tokens, lengths], 1)
+    tokens, lengths = numerics.as_int32(tokens), numerics.as_int32(lengths)
     batch, canvas = tokens.shape
     zeros = jnp.zeros(batch, jnp.int32)
     position = jnp.arange(canvas, dtype=jnp.int32)[None]
     open_ = open_ & (position < lengths[:, None])
     start = numerics.first(open_)
     most_blocks = -(-config.gen_length // config.sizes.shortest)
-    return DecodeState(
-        tokens=jnp.where(open_, model.config.mask_token_id, tokens).astype(jnp.int32),
+    state = DecodeState(
+        tokens=jnp.where(open_, model.config.mask_token_id, tokens),
         open=open_,
         block_start=start,
         block_end=start,
@@ -101,13 +102,14 @@ def init_state(
         status=zeros + int(Status.OK),
         answer_start=start,
         answer_end=jnp.max(jnp.where(open_, position + 1, 0), axis=1),
-        length=lengths.astype(jnp.int32),
+        length=lengths,
         key=key,
         nfe=zeros,
         num_blocks=zeros,
         commit_step=jnp.zeros((batch, canvas), jnp.int32),
         block_sizes=jnp.zeros((batch, config.gen_length if _slides(config) else most_blocks), jnp.int32),
     )
+    return numerics.vary_like(state, model, tokens, open_, lengths, config, key)
 
 
 def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax.Array:
@@ -163,7 +165,7 @@ def decode_step(
         block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, count))
     start = state.block_start - state.answer_start
     take, select, select_info = config.select(block, candidates, start, state.select)
-    chex.assert_shape(take, candidates.shape)
+    take = _checked(config.select, take, jnp.bool_, candidates.shape)
     # A candidate of probability 0 still comes before what is no candidate.
     least = jnp.finfo(jnp.float32).min
     log_c = jnp.where(candidates, jnp.maximum(block.log_confidence, least), -jnp.inf)
@@ -247,10 +249,10 @@ def _choose_lengths(
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start
         length, memory, info = config.partition(ahead, start, remaining, state.partition)
-        chex.assert_shape(length, remaining.shape)
+        length = _checked(config.partition, length, jnp.integer, remaining.shape)
         # Whatever a policy says, a block has a position and no more than fit, so that the loop ends.
         most = jnp.minimum(remaining, config.sizes.longest)
-        end = state.block_start + jnp.clip(length.astype(jnp.int32), 1, most)
+        end = state.block_start + jnp.clip(numerics.as_int32(length), 1, most)
         return end, memory, jax.tree.map(jnp.asarray, info)
 
     end, memory, info = numerics.if_any(asked, ask)
@@ -286,9 +288,24 @@ def _slides(config: DecodeConfig) -> bool:
     return getattr(config.partition, "slides", False)
 
 
+def _checked(policy: Any, decision: Any, kind: Any, shape: tuple[int, ...]) -> jax.Array:
+    """What a policy decided, if it is of this kind and shape."""
+    decision = jnp.asarray(decision)
+    if decision.shape != shape or not jnp.issubdtype(decision.dtype, kind):
+        raise ValueError(
+            f"{type(policy).__name__} must return {'flags' if kind is jnp.bool_ else 'integers'} of shape "
+            f"{list(shape)}, got {decision.dtype} {list(decision.shape)}"
+        )
+    return decision
+
+
 def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
-    """A pytree with the rows [B] of `new` and otherwise those of `old`."""
-    return jax.tree.map(lambda n, o: jnp.where(rows.reshape(-1, *[1] * (o.ndim - 1)), n, o), new, old)
+    """A pytree with the rows [B] of `new` and otherwise those of `old`, of whose types it is."""
+
+    def choose(n: jax.Array, o: jax.Array) -> jax.Array:
+        return jnp.where(rows.reshape(-1, *[1] * (o.ndim - 1)), n.astype(o.dtype), o)
+
+    return jax.tree.map(choose, new, old)
 
 
 def _is_eos(model: DiffusionLM, tokens: jax.Array) -> jax.Array:

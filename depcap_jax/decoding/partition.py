@@ -174,10 +174,7 @@ class DepGABlocks(Partition):
         """The index of the first negative score, clipped."""
         assert prediction.top is not None
         signals = self._signals(prediction, start, remaining, memory)
-        inside = (
-            jnp.arange(signals.score.shape[-1], dtype=jnp.int32)[None]
-            < jnp.minimum(remaining, self.l_max)[:, None]
-        )
+        inside = jnp.arange(signals.score.shape[-1], dtype=jnp.int32)[None] < remaining[:, None]
         ends = (signals.score < 0) & (signals.uncertainty >= self.certainty_floor) & inside
         carried = jnp.clip(numerics.first(ends), self.l_min, self.l_max)
         length = jnp.where(memory.known, carried, self.l_min)

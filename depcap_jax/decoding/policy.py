@@ -118,8 +118,7 @@ def policy(cls: _Class) -> _Class:
 
     def unflatten(aux: tuple[Any, ...], leaves: Any) -> Any:
         instance = object.__new__(made)
-        for name, value in zip(static + data, [*aux, *leaves], strict=True):
-            object.__setattr__(instance, name, value)
+        vars(instance).update(zip(static + data, [*aux, *leaves], strict=True))
         return instance
 
     jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten)
@@ -139,13 +138,14 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
 def check_number(name: str, value: Any, low: float | None, high: float | None) -> None:
     """Raises ValueError unless low <= value <= high; a bound of None is open.
 
-    Arrays pass: a traced threshold has no value yet.
+    JAX's arrays pass: a traced threshold has no value yet.
     """
-    if isinstance(value, (jax.Array, np.ndarray)):
+    if isinstance(value, jax.Array):
         return
-    good = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not good or math.isnan(value) or _outside(value, low, high):
-        raise ValueError(f"{name} must be a number{_interval(low, high)}, got {value!r}")
+    for number in value.ravel() if isinstance(value, np.ndarray) else [value]:
+        good = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
+        if not good or math.isnan(number) or _outside(number, low, high):
+            raise ValueError(f"{name} must be a number{_interval(low, high)}, got {value!r}")
 
 
 def check_integer(name: str, value: Any, low: float | None, high: float | None = None) -> None:

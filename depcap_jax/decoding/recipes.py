@@ -12,10 +12,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
+import jax
+
 from depcap_jax.decoding.caching import Cache, DualCache, NoCache, PrefixCache, Sizes
 from depcap_jax.decoding.compute.prediction import Sampling
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Partition
-from depcap_jax.decoding.policy import Number, Setting, policy, setting, settings_of
+from depcap_jax.decoding.policy import Number, Setting, check_integer, policy, setting, settings_of
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne
 
 
@@ -39,16 +41,22 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         examples = {"partition": "DepGABlocks()", "select": "TopOne()", "cache": "DualCache()"}
+        if self.sampling is not None:
+            examples["sampling"] = "Sampling(temperature=0.7)"
         for name, example in examples.items():
             value = getattr(self, name)
             if isinstance(value, type) or not callable(value):
                 raise ValueError(f"{name} must be a policy, such as {example}, got {value!r}")
+            if jax.tree_util.all_leaves([value]):
+                raise ValueError(f"{name} must be a pytree, as @policy makes its class, got {value!r}")
 
     @property
     def sizes(self) -> Sizes:
         """The lengths that shapes depend on."""
-        shortest, longest, window = self.partition.lengths(self.gen_length)
-        return Sizes(self.gen_length, shortest, longest, max(window, longest))
+        lengths = self.partition.lengths(self.gen_length)
+        for name, value in lengths._asdict().items():
+            check_integer(f"{type(self.partition).__name__}.lengths: {name}", value, low=1)
+        return Sizes(self.gen_length, lengths.shortest, lengths.longest, max(lengths.window, lengths.longest))
 
 
 class Common(TypedDict, total=False):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.compute.prediction import Reads
 from depcap_jax.decoding.loop import Turn, decode_step, is_live
 from depcap_jax.decoding.model import DiffusionLM
@@ -101,7 +102,7 @@ def _empty(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Trac
         shapes = jax.eval_shape(_pack, info)
         return jax.tree.map(lambda leaf: jnp.zeros((batch, length, *leaf.shape[1:]), leaf.dtype), shapes)
 
-    return Trace(
+    nothing = Trace(
         confidence=jnp.zeros((batch, length, length), jnp.float32),
         guess=jnp.full((batch, length, length), -1, jnp.int32),
         alternatives=jnp.full(kept, -1, jnp.int32),
@@ -112,6 +113,7 @@ def _empty(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> Trac
         select=per_pass(turn.select),
         cache=per_pass(turn.cache),
     )
+    return numerics.vary_like(nothing, state)
 
 
 def _write(trace: Trace, turn: Turn, before: DecodeState, after: DecodeState) -> Trace:

@@ -105,7 +105,7 @@ class _EagerCache:
             return (0, end) if whole else (self.answer_start - rule.margin, end)
         if rule.keep_suffix:
             end = t + self.window if at_start else block_end
-        return t - rule.margin, end + rule.behind
+        return t - rule.margin, end + rule.margin_after
 
 
 @jax.jit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -111,7 +110,8 @@ def raise_for_status(result: DecodeResult) -> None:
     """
     status = _at_hand(result.status)
     complaints = [
-        f"row{'s' if len(rows) > 1 else ''} {_listing(rows)}: {code.message}"
+        f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:8]))}"
+        f"{f' and {len(rows) - 8} more' if len(rows) > 8 else ''}: {code.message}"
         for code in Status
         if code is not Status.OK and len(rows := np.flatnonzero(status == code))
     ]
@@ -127,11 +127,6 @@ def _at_hand(status: jax.Array) -> np.ndarray:
     for part in status.addressable_shards:
         known[part.index] = part.data
     return known
-
-
-def _listing(rows: Sequence[int] | np.ndarray, most: int = 8) -> str:
-    shown = ", ".join(str(row) for row in rows[:most])
-    return shown if len(rows) <= most else f"{shown} and {len(rows) - most} more"
 
 
 def window_at(x: jax.Array, start: jax.Array, width: int, fill: Any) -> jax.Array:

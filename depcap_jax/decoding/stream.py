@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from depcap_jax.decoding.generate import as_data, row_keys, start
+from depcap_jax.decoding.generate import as_data, as_integers, row_keys, start
 from depcap_jax.decoding.loop import decode_step, is_live
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
@@ -46,42 +46,28 @@ def stream(
 
     Args:
       model: as for `generate`.
-      prompt_ids: [P] int32, padded on the right to a width that prompts may share.
+      prompt_ids: [P] integers, padded on the right to a width that prompts may share.
       prompt_length: ids of it that count.
       config: how to decode.
       key: one key, for sampling.
 
     Raises:
-      ValueError: if the decoder samples and there is no key.
+      ValueError: if the decoder samples and there is no key, or the prompt is no integers of 32 bits.
       DecodeError: if the row does not end well; what was decoded until then has been yielded.
     """
     keys, config = row_keys(key, 1, config), as_data(config)
-    ids, lengths = jnp.asarray(prompt_ids, jnp.int32)[None], jnp.array([prompt_length], jnp.int32)
-    state, live = _begin(model, ids, lengths, config, keys)
+    ids, length = as_integers("prompt_ids", prompt_ids, "P"), as_integers("prompt_length", prompt_length)
+    state, live = _begin(model, ids[None], length[None], config, keys)
     model = model.on_canvas(state.tokens.shape[1])
     confidence, status = np.full(config.gen_length, np.nan, np.float32), int(state.status[0])
     while bool(live):
         state, news = _turn(model, state, config)
-        news = jax.device_get(news)  # all that is read of a turn comes at once
-        confidence = np.where(news.commit_step == news.nfe, news.confidence, confidence)
-        live, status = news.live, int(news.status)
-        block = (int(news.block_start), int(news.block_end))
-        yield Snapshot(news.tokens, news.commit_step, confidence, block, int(news.nfe))
+        now, live, status = jax.device_get(news)  # all that is read of a turn comes at once
+        first, end, nfe = map(int, now.pop("numbers"))
+        confidence = np.where(now["commit_step"] == nfe, now["confidence"], confidence)
+        yield Snapshot(**{**now, "confidence": confidence}, block=(first, end), nfe=nfe)
     if status != Status.OK:
-        raise DecodeError(Status(status).message)
-
-
-class _News(NamedTuple):
-    """What the host is told of a turn."""
-
-    tokens: jax.Array  # [G]
-    commit_step: jax.Array  # [G]
-    confidence: jax.Array  # [G]: of what this turn committed
-    block_start: jax.Array
-    block_end: jax.Array
-    nfe: jax.Array
-    live: jax.Array
-    status: jax.Array
+        raise DecodeError(Status(int(status)).message)
 
 
 @jax.jit
@@ -98,17 +84,15 @@ def _begin(
 
 # The state is given up: its cache is updated in place, not copied.
 @functools.partial(jax.jit, donate_argnames="state")
-def _turn(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> tuple[DecodeState, _News]:
+def _turn(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> tuple[DecodeState, Any]:
+    """The new state; and what the host is told: the confidences are those of what this turn committed."""
     state, turn = decode_step(model, state, config)
-    answer = (state.answer_start, config.gen_length)
-    first = state.answer_start[0]
-    return state, _News(
-        tokens=window_at(state.tokens, *answer, model.config.pad_token_id)[0],
-        commit_step=window_at(state.commit_step, *answer, 0)[0],
-        confidence=window_at(jnp.exp(turn.prediction.log_confidence), -turn.start, config.gen_length, 0.0)[0],
-        block_start=state.block_start[0] - first,
-        block_end=state.block_end[0] - first,
-        nfe=state.nfe[0],
-        live=jnp.any(is_live(model, state, config)),
-        status=state.status[0],
-    )
+    answer, first = (state.answer_start, config.gen_length), state.answer_start[0]
+    confidence = window_at(jnp.exp(turn.prediction.log_confidence), -turn.start, config.gen_length, 0.0)
+    told = {
+        "tokens": window_at(state.tokens, *answer, model.config.pad_token_id)[0],
+        "commit_step": window_at(state.commit_step, *answer, 0)[0],
+        "confidence": confidence[0],
+        "numbers": (state.block_start[0] - first, state.block_end[0] - first, state.nfe[0]),
+    }
+    return state, (told, jnp.any(is_live(model, state, config)), state.status[0])

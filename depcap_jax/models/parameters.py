@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -38,13 +38,11 @@ def quantize_leaf(name: str, leaf: jax.Array, bits: Bits | None) -> dict[str, ja
     axis = summed_axis(name)
     if bits is None or axis is None:
         return {name: leaf}
-    quantized = _quantize(leaf, bits, axis)
+    quantized = _quantize(leaf, bits, axis, leaf.dtype)
     return {name: quantized.values, name + SCALE: quantized.scale}
 
 
-@functools.partial(jax.jit, static_argnames=("bits", "axis"))
-def _quantize(leaf: jax.Array, bits: Bits, axis: int) -> Quantized:
-    return quantize(leaf, bits, axis, leaf.dtype)
+_quantize = jax.jit(quantize, static_argnames=("bits", "axis", "dtype"))
 
 
 def dequantize_leaf(name: str, leaves: Mapping[str, jax.Array]) -> jax.Array:
@@ -57,7 +55,8 @@ def dequantize_leaf(name: str, leaves: Mapping[str, jax.Array]) -> jax.Array:
 
 def get_leaves(model: Transformer) -> Mapping[str, jax.Array]:
     """The model's parameters by dotted name; those of stacked layers are cut out when they are asked for."""
-    leaves = _named(nnx.state(model, nnx.Param))
+    flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    leaves = {".".join(map(str, path)): leaf.get_value() for path, leaf in flat}
     return _Unstacked(leaves, model.config) if model.is_scanned else leaves
 
 
@@ -68,8 +67,10 @@ class _Unstacked(Mapping[str, jax.Array]):
         self._leaves, self._names = leaves, leaf_shapes(config)
 
     def __getitem__(self, name: str) -> jax.Array:
-        index, rest = _layer_of(name)
-        return self._leaves[name] if index is None else self._leaves[f"layers.{rest}"][index]
+        if not name.startswith("layers."):
+            return self._leaves[name]
+        _, index, rest = name.split(".", 2)
+        return self._leaves[f"layers.{rest}"][int(index)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -84,29 +85,33 @@ def with_leaves(config: ModelConfig, leaves: dict[str, Any], *, scan_layers: boo
     With `scan_layers` the layers are stacked (`stack_layers`), one kind of weight after the other, so that
     no more than one of them is there twice.
     """
-    abstract = _abstract(config)
-    graph, state = nnx.split(jax.eval_shape(stack_layers, abstract) if scan_layers else abstract)
 
-    def take(name: str) -> jax.Array:
+    def take(name: str, leaf: Any) -> jax.Array:
         if not (scan_layers and name.startswith("layers.")):
             return leaves.pop(name)
         rest = name.removeprefix("layers.")
         return _stack([leaves.pop(f"layers.{index}.{rest}") for index in range(config.num_layers)])
 
-    flat = {path: leaf.replace(take(".".join(map(str, path)))) for path, leaf in nnx.to_flat_state(state)}
-    return nnx.merge(graph, nnx.from_flat_state(flat))
+    abstract = _abstract(config)
+    return _replaced(jax.eval_shape(stack_layers, abstract) if scan_layers else abstract, take)
 
 
 def on_mesh(model: Transformer, mesh: Mesh | AbstractMesh) -> Transformer:
     """An abstract model, each weight with the place that `load(mesh=mesh)` gives it."""
+
+    def at(name: str, leaf: Any) -> Any:
+        sharding = weight_sharding(name, model.config, mesh)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return _replaced(model, at)
+
+
+def _replaced(model: Transformer, change: Callable[[str, Any], Any]) -> Transformer:
+    """The model with each parameter changed, by its dotted name and what it was."""
     graph, state = nnx.split(model)
-
-    def at(path: Any, leaf: Any) -> Any:
-        sharding = weight_sharding(".".join(map(str, path)), model.config, mesh)
-        return leaf.replace(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding))
-
-    flat = {path: at(path, leaf) for path, leaf in nnx.to_flat_state(state)}
-    return nnx.merge(graph, nnx.from_flat_state(flat))
+    flat = nnx.to_flat_state(state)
+    changed = {path: leaf.replace(change(".".join(map(str, path)), leaf)) for path, leaf in flat}
+    return nnx.merge(graph, nnx.from_flat_state(changed))
 
 
 def _stack(layers: list[jax.Array]) -> jax.Array:
@@ -115,18 +120,6 @@ def _stack(layers: list[jax.Array]) -> jax.Array:
     if isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
     return jax.jit(jnp.stack, out_shardings=sharding)(layers)
-
-
-def _named(state: Any) -> dict[str, jax.Array]:
-    return {".".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
-
-
-def _layer_of(name: str) -> tuple[int | None, str]:
-    """The layer's index and the rest of a name, or None and the name of what is in no layer."""
-    if not name.startswith("layers."):
-        return None, name
-    _, index, rest = name.split(".", 2)
-    return int(index), rest
 
 
 @functools.lru_cache(maxsize=16)

@@ -106,7 +106,7 @@ class Transformer(nnx.Module):
           rows: [B] which rows of the cache these are; None: all of them.
         """
         batch, length = input_ids.shape
-        canvas = length if cache is None else _length(cache)
+        canvas = length if cache is None else (cache if isinstance(cache, KeyValues) else cache[0]).length
         if start is None and canvas != length:
             raise ValueError(f"{length} positions of a canvas of {canvas}: tell with `start` which they are")
         if start is not None and cache is None:
@@ -252,7 +252,3 @@ def _take(weights: jax.Array, tokens: jax.Array, *, axis: int) -> jax.Array:
         return plain(weights, tokens)
     # XLA's CPU backend takes nothing from arrays in half precision: it would make a copy in float32.
     return lax.platform_dependent(weights, tokens, cpu=as_bits, default=plain)
-
-
-def _length(cache: KVCache) -> int:
-    return (cache if isinstance(cache, KeyValues) else cache[0]).length

@@ -106,14 +106,14 @@ def test_a_trace_tells_what_a_pass_had_to_compute_and_what_it_did():
 def test_widths(needed, active, expected):
     widths = Widths.plan((16, 32, 100), 3, 400, together=96)
     assert widths == Widths((16, 32, 100, 400), (3, 3, 1, 1))
-    chosen = widths.choose(jnp.asarray(needed), jnp.asarray(active, bool))
+    chosen = widths.choose(jnp.asarray(needed, jnp.int32), jnp.asarray(active, bool))
     assert chosen.tolist() == expected
 
 
 def test_rows_that_run_one_by_one_share_nothing():
     widths = Widths.plan((16, 32, 100), 3, 400, together=1)
     assert widths.rows == (1, 1, 1, 1)
-    assert widths.choose(jnp.array([10, 300, 30]), jnp.ones(3, bool)).tolist() == [1, 4, 2]
+    assert widths.choose(jnp.array([10, 300, 30], jnp.int32), jnp.ones(3, bool)).tolist() == [1, 4, 2]
 
 
 @pytest.mark.parametrize(

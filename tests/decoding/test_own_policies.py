@@ -37,7 +37,7 @@ class UntilFog:
 
     def __call__(self, prediction, start, remaining, memory):
         foggy = prediction.entropy > self.fog
-        clear = jnp.where(jnp.any(foggy, axis=1), jnp.argmax(foggy, axis=1), foggy.shape[1])
+        clear = dc.numerics.first(foggy)
         length = jnp.clip(clear, 1, jnp.minimum(self.longest, remaining))
         return length, None, {"entropy": prediction.entropy, "foggy": jnp.sum(foggy, axis=1)}
 
@@ -53,7 +53,7 @@ class Patient:
 
     def __call__(self, prediction, candidates, start, memory):
         rows = jnp.arange(len(start))[:, None]
-        position = start[:, None] + jnp.arange(candidates.shape[1])[None]
+        position = start[:, None] + jnp.arange(candidates.shape[1], dtype=jnp.int32)[None]
         before = memory.at[rows, position].get(mode="fill", fill_value=-1)
         stable = candidates & (before == prediction.token)
         memory = memory.at[rows, jnp.where(candidates, position, memory.shape[1])].set(
@@ -174,7 +174,7 @@ class ByGuess:
         return None
 
     def __call__(self, prediction, start, remaining, memory):
-        inside = jnp.arange(prediction.token.shape[1])[None] < remaining[:, None]
+        inside = jnp.arange(prediction.token.shape[1], dtype=jnp.int32)[None] < remaining[:, None]
         return 3 + jnp.sum(jnp.where(inside, prediction.token, 0), axis=1) % 7, None, None
 
 

@@ -65,10 +65,10 @@ def test_adablock_ends_with_the_most_confident_delimiter():
     rule = dc.AdaBlocks(delimiter_ids=(5, 6), default_block_length=10, delimiter_threshold=0.5)
     # Row 1 has 9 positions left, so its delimiter at 11 does not count; row 2's is not trusted.
     start = jnp.zeros(3, jnp.int32)
-    length, _, _ = ASK(rule, prediction_of(logits), start, jnp.array([12, 9, 12]), None)
+    length, _, _ = ASK(rule, prediction_of(logits), start, jnp.array([12, 9, 12], jnp.int32), None)
     assert length.tolist() == [9, 5, 10]
     trusting = dataclasses.replace(rule, delimiter_threshold=0.0)
-    length, _, _ = ASK(trusting, prediction_of(logits), start, jnp.array([12, 3, 3]), None)
+    length, _, _ = ASK(trusting, prediction_of(logits), start, jnp.array([12, 3, 3], jnp.int32), None)
     assert length.tolist() == [9, 3, 3]
 
 

@@ -10,7 +10,7 @@ from predictions import log_softmax
 from small_models import small_model
 
 import depcap_jax as dc
-from depcap_jax.decoding.compute.prediction import Draw, Glance, predict, read_head, read_pairs
+from depcap_jax.decoding.compute.prediction import Draw, Glance, look, predict, read_head, read_pairs
 
 WIDTH = 100  # no multiple of a tile
 NEAR, WATCH, AHEAD = dc.Reads(top_k=2), dc.Reads(top_k=5), dc.Reads(entropy=True, top_k=8)
@@ -32,7 +32,9 @@ def in_tiles(model, hidden, ahead, reach):
 @jax.jit
 def at_once(model, hidden):
     logits = model.logits(hidden)
-    return [predict(model, logits, POSITION, reads) for reads in (NEAR, WATCH, AHEAD)]
+    made = predict(model, logits, POSITION)
+    found = [look(logits, made.summary, reads) for reads in (NEAR, WATCH, AHEAD)]
+    return [made._replace(entropy=entropy, top=top) for entropy, top in found]
 
 
 @pytest.mark.parametrize("reach", [(1, 0), (16, 16), (60, 3), (8, 70), (100, 100), (100, 17), (0, 0)])

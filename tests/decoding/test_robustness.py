@@ -149,21 +149,6 @@ def test_tiny_answers(model):
         assert int(result.block_sizes.sum()) == gen_length
 
 
-@pytest.mark.compiler
-@pytest.mark.parametrize("name", ["depcap", "adablock"])
-def test_integers_of_64_bits_change_nothing(model, name):
-    own = {"delimiter_ids": (5,)} if name == "adablock" else {"l_min": 4, "l_max": 8}
-    config = dc.recipe(name, gen_length=16, stop_at_eos=False, **own)
-    config = dataclasses.replace(config, cache=dc.DualCache(together=16))  # full passes in groups
-    ids = np.array([[4, 5], [6, 7], [8, 9]])
-    expected = dc.generate(model, ids, config=config)
-    with jax.enable_x64(True):
-        result = dc.generate(model, ids, config=config)
-    for field in ("tokens", "lengths", "nfe", "block_sizes", "commit_step", "status"):
-        np.testing.assert_array_equal(getattr(result, field), getattr(expected, field))
-        assert getattr(result, field).dtype == np.int32, field
-
-
 def test_the_public_loop_also_wants_a_key_to_sample(model):
     config = quick(temperature=1.0)
     with pytest.raises(ValueError, match="sampling needs a key for each row"):

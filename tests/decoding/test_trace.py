@@ -86,6 +86,16 @@ def test_off_it_is_not_in_the_program(model, name):
     assert buffer in _generate.lower(*args, trace=True).as_text()
 
 
+def test_people_who_debug_nans_may_record(model, traced):
+    """NaN marks nothing that a program returns: neither in a record nor in a state on its way."""
+    config = CONFIGS["depcap"]
+    with jax.debug_nans(True):
+        again = dc.generate(model, PROMPTS, LENGTHS, config=config, trace=True)
+        streamed = list(dc.stream(model, PROMPTS[1], 12, config=config))[-1].tokens
+    np.testing.assert_array_equal(again.tokens, traced.tokens)
+    np.testing.assert_array_equal(streamed, traced.tokens[1])
+
+
 def test_every_pass_sees_the_open_positions_of_its_block(pair):
     for row in range(len(LENGTHS)):
         seen = replay(pair[1], row)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,13 @@ def take(x: jax.Array, index: jax.Array, axis: int = -1) -> jax.Array:
     return jnp.take_along_axis(x, index, axis=axis, mode="promise_in_bounds")
 
 
+def as_int32(x: jax.Array) -> jax.Array:
+    """Integers as int32; what 32 bits do not hold becomes the nearest that they do, and does not wrap."""
+    if jnp.iinfo(x.dtype).bits > 32:
+        x = jnp.clip(x, max(-(2**31), jnp.iinfo(x.dtype).min), 2**31 - 1)
+    return x.astype(jnp.int32)
+
+
 def first(flags: jax.Array) -> jax.Array:
     """Index, int32, of the first True over the last axis; its size if there is none."""
     ids = lax.broadcasted_iota(jnp.int32, flags.shape, flags.ndim - 1)
@@ -78,8 +85,23 @@ def first(flags: jax.Array) -> jax.Array:
 
 def if_any(flags: jax.Array, compute: Callable[[], _Tree]) -> _Tree:
     """What `compute` returns if any of the `flags` is set, else zeros in its place."""
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute))
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute))
     return lax.cond(jnp.any(flags), compute, lambda: nothing)
+
+
+def vary_like(tree: _Tree, *like: Any) -> _Tree:
+    """`tree`, varying over the axes of a `shard_map` around that any array of `like` varies over.
+
+    What a loop carries has one type from its first turn on: zeros too are said to vary.
+    """
+
+    def axes(tree: Any) -> frozenset[str]:
+        return frozenset().union(
+            *(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(tree))
+        )
+
+    wanted = axes(like)
+    return jax.tree.map(lambda leaf: lax.pcast(leaf, tuple(wanted - axes(leaf)), to="varying"), tree)
 
 
 def argmax(x: jax.Array) -> jax.Array:
@@ -137,20 +159,16 @@ class Compressed(NamedTuple):
 
 
 def compress(logits: jax.Array, summary: Summary, k: int) -> Compressed:
-    """Keeps the top k of logits [..., V]; the tail's mass is spread evenly, and is at least 1e-12."""
+    """Keeps the top k of logits [B, W, V]; the tail's mass is spread evenly, and is at least 1e-12."""
     size = logits.shape[-1]
     k = min(k, size)
     values, ids = top_k(logits, k)
-    tail = jnp.sum(jnp.exp(_without(logits, ids) - summary.peak[..., None]), axis=-1)
+    rows, columns = jnp.arange(ids.shape[0])[:, None, None], jnp.arange(ids.shape[1])[None, :, None]
+    others = logits.at[rows, columns, ids].set(-jnp.inf, unique_indices=True)
+    tail = jnp.sum(jnp.exp(others - summary.peak[..., None]), axis=-1)
     tail = jnp.maximum(tail / (1.0 + summary.rest), 1e-12)
     log_p = (values - summary.peak[..., None]) - jnp.log1p(summary.rest)[..., None]
     return Compressed(ids, jnp.maximum(log_p, _LOG_ZERO), jnp.log(tail) - math.log(max(size - k, 1)))
-
-
-def _without(logits: jax.Array, ids: jax.Array) -> jax.Array:
-    """Logits [B, W, V] with those at ids [B, W, K] made impossible."""
-    rows, columns = jnp.arange(ids.shape[0])[:, None, None], jnp.arange(ids.shape[1])[None, :, None]
-    return logits.at[rows, columns, ids].set(-jnp.inf, unique_indices=True)
 
 
 def kl_divergence(current: Compressed, previous: Compressed) -> jax.Array:

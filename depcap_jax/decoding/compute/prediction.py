@@ -7,6 +7,7 @@ policies read. The number of tiles is data: the cost follows what is looked at o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,7 +33,8 @@ class Reads(NamedTuple):
     """For selections only."""
 
 
-NOTHING = Reads()
+# The temperatures that a traced one is held to: below, the most likely token is drawn; above, any.
+_COLDEST, _HOTTEST = 1e-6, 1e6
 
 
 class Prediction(NamedTuple):
@@ -59,26 +61,26 @@ class Sampling:
     It chooses the token only: a token's confidence stays its probability under the model itself.
     """
 
-    temperature: Number = setting(default=1.0, low=0, doc="0 takes the most likely token")
+    temperature: Number = setting(default=1.0, low=0, high=_HOTTEST, doc="0 takes the most likely token")
     top_p: Number | None = setting(
-        default=None,
-        kind=float,
-        low=0,
-        high=1,
-        doc="draw from the fewest tokens with this much probability",
+        default=None, kind=float, low=0, high=1, doc="draw from the fewest tokens with this much probability"
     )
     top_k: int | None = setting(default=None, kind=int, low=1, doc="draw from this many most likely tokens")
 
     def __call__(self, logits: jax.Array, draw: Draw, position: jax.Array) -> jax.Array:
-        """Tokens [B, W] drawn from logits [B, W, V] at canvas positions [B, W].
+        """Tokens [B, W] drawn from logits [B, W, V] at canvas positions [B, W]; never one of logit -inf.
 
         The noise belongs to the row's key, its step and the position, so a row draws the same tokens
         whatever stands beside it and whatever the tile.
         """
-        scaled = logits / jnp.maximum(self.temperature, 1e-6)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            smallest = numerics.top_k(scaled, self.top_k)[0][..., -1:]
-            scaled = jnp.where(scaled < smallest, -jnp.inf, scaled)
+            smallest = numerics.top_k(logits, self.top_k)[0][..., -1:]
+            logits = jnp.where(logits < smallest, -jnp.inf, logits)
+        # The best one is 0 whatever the temperature, so that nothing overflows and -inf is never drawn.
+        best = jnp.max(logits, axis=-1, keepdims=True)
+        # What is no number is not above the coldest either.
+        warm = jnp.where(self.temperature > _COLDEST, jnp.minimum(self.temperature, _HOTTEST), _COLDEST)
+        scaled = (logits - best) / warm
         if self.top_p is not None:
             scaled = jnp.where(_in_nucleus(scaled, self.top_p), scaled, -jnp.inf)
 
@@ -110,12 +112,11 @@ def predict(
     model: DiffusionLM,
     logits: jax.Array,
     position: jax.Array,
-    reads: Reads = NOTHING,
     *,
     sampling: Sampling | None = None,
     draw: Draw | None = None,
 ) -> Prediction:
-    """Reduces logits [B, W, V] of canvas positions [B, W] to what is read of them.
+    """What logits [B, W, V] say of canvas positions [B, W]: tokens, and how likely they are.
 
     The mask id and the embedding's padding rows are never chosen, but keep their part of the
     distribution: a model that insists on them is not confident of anything else.
@@ -123,16 +124,17 @@ def predict(
     summary = numerics.summarise(logits)
     ids = lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2)
     banned = (ids == model.config.mask_token_id) | (ids >= model.config.vocab_size)
-    choosable = jnp.where(banned, -jnp.inf, logits)
+    # What has no probability still comes before what is banned.
+    choosable = jnp.where(banned, -jnp.inf, jnp.maximum(logits, jnp.finfo(jnp.float32).min))
     if sampling is None or draw is None:
         token = numerics.argmax(choosable)
     else:
         token = sampling(choosable, draw, position)
     log_confidence = summary.log_confidence(numerics.take(logits, token[..., None])[..., 0])
-    return Prediction(token, log_confidence, summary, *_read(logits, summary, reads))
+    return Prediction(token, log_confidence, summary)
 
 
-def _read(logits: jax.Array, summary: numerics.Summary, reads: Reads) -> tuple[Any, Any]:
+def look(logits: jax.Array, summary: numerics.Summary, reads: Reads) -> tuple[Any, Any]:
     """The entropy and the top K, or None for what is not asked for."""
     return (
         numerics.entropy(logits, summary) if reads.entropy else None,
@@ -177,11 +179,11 @@ def read_head(
         its_draw = _of_rows(draw, row)
         prediction = predict(model, logits, where, sampling=sampling, draw=its_draw)
 
-        def look(reads: Reads) -> tuple[Any, Any]:
-            return _read(logits, prediction.summary, reads)
-
-        ahead = numerics.if_any(_of_rows(glance.asked, row), lambda: look(glance.partition))
-        return prediction, (look(glance.select), look(glance.watch), ahead)
+        select, watch, partition = (
+            functools.partial(look, logits, prediction.summary, reads)
+            for reads in (glance.select, glance.watch, glance.partition)
+        )
+        return prediction, (select(), watch(), numerics.if_any(_of_rows(glance.asked, row), partition))
 
     prediction, asked_for = _in_tiles(read, glance.reach, hidden, position, before=glance.asked)
     unread = lax.broadcasted_iota(jnp.int32, position.shape, 1) >= glance.reach[:, None]
@@ -247,7 +249,7 @@ def _in_tiles(
         )
 
     empty = jax.tree.map(
-        lambda leaf: jnp.zeros((most, *leaf.shape[1:]), leaf.dtype), jax.eval_shape(run, slots)
+        lambda leaf: jnp.zeros_like(leaf, shape=(most, *leaf.shape[1:])), jax.eval_shape(run, slots)
     )
     turns = lax.div(jnp.sum(tiles, dtype=jnp.int32) + (batch - 1), jnp.int32(batch))
     results = lax.fori_loop(0, turns, body, empty)

@@ -118,7 +118,7 @@ def run_spans(
     first, chosen, spans = numerics.if_any(spans.active, plan)
     order = jnp.argsort(chosen).astype(jnp.int32)  # the rows of one width stand together
     hidden = jax.eval_shape(lambda: model.hidden(state.tokens)[0])
-    carry = (jnp.zeros((batch, window, hidden.shape[-1]), hidden.dtype), kv)
+    carry = (jnp.zeros_like(hidden, shape=(batch, window, hidden.shape[-1])), kv)
     # XLA copies a buffer that is changed inside a conditional; what a loop carries is changed in place.
     for number, (width, size) in enumerate(zip(*widths, strict=True), start=1):
         active = chosen == number
