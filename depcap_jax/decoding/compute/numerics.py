@@ -137,14 +137,19 @@ class Compressed(NamedTuple):
 
 
 def compress(logits: jax.Array, summary: Summary, k: int) -> Compressed:
-    """Keeps the top k of logits [..., V]; the tail's mass is spread evenly, and is at least 1e-12."""
-    size = logits.shape[-1]
-    k = min(k, size)
-    values, ids = top_k(logits, k)
+    """Keeps the top k of logits [..., V]; the tail's mass is spread evenly, and is at least 1e-12.
+
+    Of a vocabulary of fewer than k tokens the rest has the id -1, which is no token's, and no probability.
+    """
+    size, spare = logits.shape[-1], max(k - logits.shape[-1], 0)
+    values, ids = top_k(logits, k - spare)
     tail = jnp.sum(jnp.exp(_without(logits, ids) - summary.peak[..., None]), axis=-1)
     tail = jnp.maximum(tail / (1.0 + summary.rest), 1e-12)
     log_p = (values - summary.peak[..., None]) - jnp.log1p(summary.rest)[..., None]
-    return Compressed(ids, jnp.maximum(log_p, _LOG_ZERO), jnp.log(tail) - math.log(max(size - k, 1)))
+    floor = jnp.log(tail) - math.log(max(size - k, 1))
+    grow = [(0, 0)] * (logits.ndim - 1) + [(0, spare)]
+    ids = jnp.pad(ids, grow, constant_values=-1)
+    return Compressed(ids, jnp.pad(jnp.maximum(log_p, _LOG_ZERO), grow, constant_values=_LOG_ZERO), floor)
 
 
 def _without(logits: jax.Array, ids: jax.Array) -> jax.Array:
