@@ -28,6 +28,26 @@ if TYPE_CHECKING:
         Reads as Reads,
         Sampling as Sampling,
     )
+    from depcap_jax.decoding.field.one_pass import (
+        EntropyBound as EntropyBound,
+        FrechetProfile as FrechetProfile,
+        Hierarchy as Hierarchy,
+        LocalLeap as LocalLeap,
+    )
+    from depcap_jax.decoding.field.orders import (
+        ByConfidence as ByConfidence,
+        ByEntropy as ByEntropy,
+        ByMargin as ByMargin,
+        Order as Order,
+    )
+    from depcap_jax.decoding.field.remembering import (
+        CreditThreshold as CreditThreshold,
+        DreamSchedule as DreamSchedule,
+        FallingThreshold as FallingThreshold,
+        Schedule as Schedule,
+        StableAndConfident as StableAndConfident,
+    )
+    from depcap_jax.decoding.field.windows import EntropyBlocks as EntropyBlocks, SlidingWindow as SlidingWindow
     from depcap_jax.decoding.generate import (
         generate as generate,
         generate_canvas as generate_canvas,

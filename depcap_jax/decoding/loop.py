@@ -171,7 +171,8 @@ def decode_step(
     log_c = jnp.where(candidates, jnp.maximum(block.log_confidence, least), -jnp.inf)
     best = jnp.arange(longest, dtype=jnp.int32)[None] == numerics.argmax(log_c)[:, None]
     finite = jnp.all(jnp.isfinite(block.summary.peak) | ~candidates, axis=1)
-    take = candidates & (take | best) & finite[:, None]
+    take &= candidates
+    take = jnp.where(jnp.any(take, axis=1, keepdims=True), take, candidates & best) & finite[:, None]
 
     state = dataclasses.replace(
         state,
@@ -244,6 +245,7 @@ def _choose_lengths(
     """The blocks' ends [B], the partition's memory, and what it tells: new for the rows that asked."""
     window = config.partition.lengths(config.gen_length).window
     ahead = jax.tree.map(lambda leaf: leaf[:, :window], ahead)
+    ahead = ahead._replace(open=window_at(state.open, state.block_start, window, False))
     remaining = jnp.maximum(passed.end - state.block_start, 1)
 
     def ask() -> tuple[jax.Array, Any, Any]:

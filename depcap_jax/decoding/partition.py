@@ -178,7 +178,7 @@ class DepGABlocks(Partition):
         ends = (signals.score < 0) & (signals.uncertainty >= self.certainty_floor) & inside
         carried = jnp.clip(numerics.first(ends), self.l_min, self.l_max)
         length = jnp.where(memory.known, carried, self.l_min)
-        now = LastBlock(jnp.ones_like(memory.known), start, _fit(prediction.top, memory.ahead))
+        now = LastBlock(jnp.ones_like(memory.known), start, prediction.top)
         return jnp.minimum(length, remaining), now, signals
 
     def _signals(
@@ -210,14 +210,3 @@ def _shift(x: jax.Array, offset: jax.Array, width: int) -> jax.Array:
     """x [B, W, ...] at [offset, offset + width) of each row, clamped to the last entry."""
     index = jnp.minimum(offset[:, None] + jnp.arange(width, dtype=jnp.int32)[None], x.shape[1] - 1)
     return numerics.take(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
-
-
-def _fit(current: numerics.Compressed, like: numerics.Compressed) -> numerics.Compressed:
-    """Pads a vocabulary of fewer than K tokens to the memory's fixed shape."""
-
-    def pad(x: jax.Array, target: jax.Array) -> jax.Array:
-        grow = [(0, want - have) for have, want in zip(x.shape, target.shape, strict=True)]
-        # -1 is no token's id, so what is padded never matches.
-        return jnp.pad(x, grow, constant_values=-1) if any(after for _, after in grow) else x
-
-    return jax.tree.map(pad, current, like)

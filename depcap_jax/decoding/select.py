@@ -1,7 +1,6 @@
 """Which positions now? The paper's second decision: what to commit together inside the block.
 
-The loop itself always commits the most confident open position of the block, so a policy only says
-what may be committed beside it.
+Where a policy names no position, the loop commits the most confident open one of the block.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class TopOne(Select):
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: None
     ) -> tuple[jax.Array, None, None]:
-        """Adds nothing to the loop's own choice."""
+        """Leaves it to the loop."""
         return jnp.zeros_like(candidates), None, None
 
 

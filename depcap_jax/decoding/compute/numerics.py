@@ -159,16 +159,21 @@ class Compressed(NamedTuple):
 
 
 def compress(logits: jax.Array, summary: Summary, k: int) -> Compressed:
-    """Keeps the top k of logits [B, W, V]; the tail's mass is spread evenly, and is at least 1e-12."""
-    size = logits.shape[-1]
-    k = min(k, size)
-    values, ids = top_k(logits, k)
+    """Keeps the top k of logits [B, W, V]; the tail's mass is spread evenly, and is at least 1e-12.
+
+    Of a vocabulary of fewer than k tokens the rest has the id -1, which is no token's, and no probability.
+    """
+    size, spare = logits.shape[-1], max(k - logits.shape[-1], 0)
+    values, ids = top_k(logits, k - spare)
     rows, columns = jnp.arange(ids.shape[0])[:, None, None], jnp.arange(ids.shape[1])[None, :, None]
     others = logits.at[rows, columns, ids].set(-jnp.inf, unique_indices=True)
     tail = jnp.sum(jnp.exp(others - summary.peak[..., None]), axis=-1)
     tail = jnp.maximum(tail / (1.0 + summary.rest), 1e-12)
     log_p = (values - summary.peak[..., None]) - jnp.log1p(summary.rest)[..., None]
-    return Compressed(ids, jnp.maximum(log_p, _LOG_ZERO), jnp.log(tail) - math.log(max(size - k, 1)))
+    grow = ((0, 0), (0, 0), (0, spare))
+    ids = jnp.pad(ids, grow, constant_values=-1)
+    log_p = jnp.pad(jnp.maximum(log_p, _LOG_ZERO), grow, constant_values=_LOG_ZERO)
+    return Compressed(ids, log_p, jnp.log(tail) - math.log(max(size - k, 1)))
 
 
 def kl_divergence(current: Compressed, previous: Compressed) -> jax.Array:

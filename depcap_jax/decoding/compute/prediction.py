@@ -52,6 +52,8 @@ class Prediction(NamedTuple):
     """[B, W, K]: the most likely tokens, best first, with log-probabilities, and one floor for all others."""
     pairs: jax.Array | None = None
     """[B, W, W] float32: log p_i(y_j), what position i thinks of the token of position j."""
+    open: jax.Array | None = None
+    """[B, W] bool: which of the positions are still to be decoded; for partitions."""
 
 
 @policy

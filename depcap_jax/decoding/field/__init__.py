@@ -1,0 +1,1 @@
+"""The field's other decoders, each as published: selections and windows that any recipe may use."""
