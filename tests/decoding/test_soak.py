@@ -121,8 +121,9 @@ def test_random_decodes_are_those_of_the_eager_twin(capsys):
         for _ in range(EACH):
             config = random_config(rng, program)
             ids = rng.integers(0, 500, (batch, width)).astype(np.int32)
-            ids[rng.random(ids.shape) < 0.05] = model.config.mask_token_id  # a prompt may hold it
-            # Without a prompt all positions are equal, keys and values too: only rounding tells them apart.
+            # A prompt may hold the mask's id, but not that alone, nor nothing: all positions would be equal,
+            # keys and values too, and only rounding would tell them apart.
+            ids[:, 1:][rng.random((batch, width - 1)) < 0.05] = model.config.mask_token_id
             lengths = rng.choice([1, 3, width], batch)
             rows += batch
             found = disagreements(model, ids, lengths, config)
