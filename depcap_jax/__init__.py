@@ -47,7 +47,10 @@ if TYPE_CHECKING:
         Schedule as Schedule,
         StableAndConfident as StableAndConfident,
     )
-    from depcap_jax.decoding.field.windows import EntropyBlocks as EntropyBlocks, SlidingWindow as SlidingWindow
+    from depcap_jax.decoding.field.windows import (
+        EntropyBlocks as EntropyBlocks,
+        SlidingWindow as SlidingWindow,
+    )
     from depcap_jax.decoding.generate import (
         generate as generate,
         generate_canvas as generate_canvas,

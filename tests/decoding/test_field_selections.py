@@ -110,7 +110,7 @@ def test_frechet_takes_no_fewer_than_its_factor():
         for n in range(1, 13)
         if choose(dc.FrechetProfile(delta=0.25), logits[:, :n], everything[:, :n]).all()
     }
-    assert taken == {n for n in range(1, 13) if 0.9 > 1 - 0.75 / (n + 1)} == set(range(1, 7))
+    assert taken == {n for n in range(1, 13) if 1 - 0.75 / (n + 1) < 0.9} == set(range(1, 7))
 
 
 @settings(max_examples=40, deadline=None)
@@ -172,7 +172,7 @@ def test_credit_grows_while_the_same_token_stays_ahead():
     """C' = 0.8 C + c^0.2, and the odds of c are multiplied by (1 + C)^0.7; another token begins anew."""
     first, everything = with_confidences(0.7, 0.7), np.ones((1, 2), bool)
     other = first.copy()
-    other[0, 1] = np.roll(first[0, 1, :31], 3).tolist() + [-60.0]
+    other[0, 1] = [*np.roll(first[0, 1, :31], 3).tolist(), -60.0]
     rule = dc.CreditThreshold(threshold=0.99)
     taken, info = passes(rule, [first, first, other], everything, gen_length=4)
     assert not np.any(taken)
