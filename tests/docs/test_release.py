@@ -43,3 +43,15 @@ def test_versions_of_python_are_those_that_are_allowed():
     named = {line.split(" :: ")[-1] for line in PROJECT["project"]["classifiers"] if "Python :: 3." in line}
     assert named == {"3.11", "3.12", "3.13"}
     assert PROJECT["project"]["requires-python"] == f">={min(named)}"
+
+
+def test_what_ci_checks_is_checked_before_a_commit():
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    before = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    checks = ("ruff check .", "ruff format --check .", "pyright", "lint-imports --no-cache", "pytest -n 2")
+    for check in checks:
+        assert check in ci
+        assert f"entry: {check}" in before
+    assert any("mkdocs build --quiet --strict" in line for line in ci)
+    assert "mkdocs build --quiet --strict" in before
+    assert "bash .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
