@@ -82,6 +82,7 @@ def notebook_page(notebook: Any, stem: str) -> tuple[str, dict[str, bytes]]:
             parts.append(_colab(source, stem))
         elif "install" not in cell["metadata"].get("tags", []):
             parts.append(f"````python\n{source}\n````")
+        printed = ""
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "image/png" in data:
@@ -95,8 +96,9 @@ def notebook_page(notebook: Any, stem: str) -> tuple[str, dict[str, bytes]]:
                     f'<iframe src="{name}" title="What the cell above shows" loading="lazy"></iframe>'
                 )
             else:
-                text = "".join(output.get("text") or data["text/plain"]).rstrip("\n")
-                parts.append(f"````{{.text .output}}\n{text}\n````")
+                printed += "".join(output.get("text") or data["text/plain"])
+        if printed:
+            parts.append(f"````{{.text .output}}\n{printed.rstrip()}\n````")
     return "\n\n".join(parts), assets
 
 

@@ -17,7 +17,7 @@ from depcap_jax.cli import build_parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
-# These compile several programs that no other test has: eight devices, an export, an evaluation, single turns.
+# These compile programs that no other test has: eight devices, an export, an evaluation, single turns.
 LONGER = {"evaluation.md", "loop.md", "meshes.md", "serving.md"}
 BLOCK = re.compile(r"^```python(?P<title> [^\n]*)?\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -47,3 +47,8 @@ def test_links_and_pictures_are_there(link):
     if anchor:
         headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
         assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+def test_every_notebook_is_linked():
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert f"(notebooks/{path.name})" in README
