@@ -128,9 +128,7 @@ def teach(name: str, minutes: float, rate: float, out: Path) -> None:
             losses.append(float(loss))
             bar.update(round(60 * minutes * progress) - bar.n)
             if len(losses) % 50 == 0:
-                bar.write(
-                    f"step {len(losses)}: loss {np.mean(losses[-50::2]):.3f}, cached {np.mean(losses[-49::2]):.3f}"
-                )
+                bar.write(f"step {len(losses)}: loss {np.mean(losses[-50::2]):.3f}, cached {np.mean(losses[-49::2]):.3f}")
             if time.monotonic() - saved > _SAVE_SECONDS:
                 save()
                 saved = time.monotonic()
