@@ -38,7 +38,8 @@ ELSEWHERE = (
 
 def on_config(config: Any) -> Any:
     """The project's address from pyproject.toml, and the notebooks that there are."""
-    config.repo_url, config.repo_name = ADDRESS, "depcap_jax"
+    # Not as `repo_url`: the theme would ask GitHub for the number of its stars.
+    config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": ADDRESS, "name": "Source"}]
     pages = [f"notebooks/{path.stem}.md" for path in NOTEBOOKS]
     config.nav = [
         {name: pages if page == "NOTEBOOKS" else page} for part in config.nav for name, page in part.items()
@@ -103,9 +104,9 @@ def notebook_page(notebook: Any, stem: str) -> tuple[str, dict[str, bytes]]:
 
 
 def _framed(output: str) -> bytes:
-    """The page inside the frame that a notebook shows, as a file: it is larger than all around it."""
-    (page,) = re.findall(r'<iframe srcdoc="(.*?)"', output, re.DOTALL)
-    return html.unescape(page).encode()
+    """What a notebook shows as HTML, as a page for a frame: the one inside its own frame, if it has one."""
+    inner = re.search(r'<iframe srcdoc="(.*?)"', output, re.DOTALL)
+    return (html.unescape(inner[1]) if inner else output).encode()
 
 
 def _colab(source: str, stem: str) -> str:
