@@ -52,3 +52,11 @@ def test_links_and_pictures_are_there(link):
 def test_every_notebook_is_linked():
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         assert f"(notebooks/{path.name})" in README
+
+
+def test_what_runs_where_is_as_its_page_has_it():
+    section = README.split("## What runs where")[1].split("\n## ")[0]
+    page = (ROOT / "docs/what-runs-where.md").read_text(encoding="utf-8")
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 6
+    assert set(re.findall(r"\d+\.\d", section)) <= set(re.findall(r"\d+\.\d", page))
