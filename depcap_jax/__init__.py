@@ -11,6 +11,8 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.2.0"
+
 if TYPE_CHECKING:
     from depcap_jax import evaluation as evaluation, tiny as tiny
     from depcap_jax.checkpoints.errors import CheckpointError as CheckpointError

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from depcap_jax import __version__
 from depcap_jax.cli.interrupts import INTERRUPTED, comes_again, ends_at_once
 
 COMMANDS = {
@@ -50,7 +51,7 @@ def build_parser(wanted: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
         epilog="`depcap COMMAND --help` shows a command's options, with examples. "
         "Exit status: 0 done, 2 something is wrong with the input, 130 interrupted.",
     )
-    parser.add_argument("--version", action="version", version=f"depcap {_version()}")
+    parser.add_argument("--version", action="version", version=f"depcap {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name, summary in COMMANDS.items():
         style = argparse.RawDescriptionHelpFormatter
@@ -141,12 +142,3 @@ def _complain(prog: str, message: str) -> int:
 
     print(f"{prog}: error: {harmless(' '.join(message.split()))}", file=sys.stderr)
     return FAILED
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("depcap_jax")
-    except PackageNotFoundError:  # run from a checkout
-        return "(not installed)"

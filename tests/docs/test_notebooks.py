@@ -1,6 +1,6 @@
 """Every notebook runs, quickly, and what is committed of its output still holds.
 
-`python tests/test_notebooks.py [NAME ...]` runs notebooks and writes their outputs into them.
+`python tests/docs/test_notebooks.py [NAME ...]` runs notebooks and writes their outputs into them.
 """
 
 from __future__ import annotations

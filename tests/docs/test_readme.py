@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands, its commands exist, its pictures are there."""
+"""The README's Python runs as it stands, its commands exist, its links and pictures are there."""
 
 from __future__ import annotations
 
@@ -26,12 +26,37 @@ def test_code_blocks_run(block, monkeypatch, capsys):
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.parametrize("line", re.findall(r"^depcap .*$", README, re.MULTILINE))
-def test_commands_are_understood(line):
-    arguments = build_parser().parse_args(shlex.split(line, comments=True)[1:])
-    assert callable(arguments.run)
+def test_it_is_short_and_begins_with_two_commands():
+    assert len(README.splitlines()) <= 120
+    lines = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    begin = "python3 -m venv .venv && . .venv/bin/activate && pip install"
+    assert lines == [f"{begin} . && depcap demo\n", f'{begin} ".[test]" && pytest -n 2\n']
 
 
-@pytest.mark.parametrize("path", re.findall(r"!\[[^]]*\]\(([^)]+)\)", README))
-def test_pictures_are_there(path):
+def test_commands_are_understood():
+    lines = re.findall(r"(?<=`)depcap [\w-]+ [^`]*--[^`]*(?=`)", README)
+    assert lines
+    for line in lines:
+        assert callable(build_parser().parse_args(shlex.split(line)[1:]).run), line
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!https:)([^)]+)\)", README))
+def test_links_and_pictures_are_there(link):
+    path, _, anchor = link.partition("#")
     assert (ROOT / path).is_file()
+    if anchor:
+        headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+        assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+def test_every_notebook_is_linked():
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert f"(notebooks/{path.name})" in README
+
+
+def test_what_runs_where_is_as_its_page_has_it():
+    section = README.split("## What runs where")[1].split("\n## ")[0]
+    page = (ROOT / "docs/what-runs-where.md").read_text(encoding="utf-8")
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 6
+    assert set(re.findall(r"\d+\.\d", section)) <= set(re.findall(r"\d+\.\d", page))

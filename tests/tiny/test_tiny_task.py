@@ -171,9 +171,9 @@ def test_held_out_problems_are_the_ones_of_the_seed():
 
 
 def test_what_docs_ask_is_part_of_the_task():
-    """Prompts in the README, in help texts and in the notebooks are of a kind, to the letter."""
+    """Prompts in the README, in the docs, in help texts and in the notebooks are of a kind, to the letter."""
     root = Path(__file__).parents[2]
-    places = ("README.md", "depcap_jax/cli/**/*.py", "notebooks/*.ipynb")
+    places = ("README.md", "docs/*.md", "depcap_jax/cli/**/*.py", "notebooks/*.ipynb")
     openings = {"math": "[A-Z][a-z]+ has", "steps": "Go from", "choose": "Choose", "shuffle": "Shuffle"}
     openings |= {"story": "Tell a story", "code": "Write code"}
     tokenizer = require_tokenizer(load_tokenizer(EMBEDDED["tiny-llada"]))
