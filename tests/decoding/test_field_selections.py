@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -43,7 +45,7 @@ def with_confidences(*values: float) -> np.ndarray:
 
 
 def ranked(score: np.ndarray, candidates: np.ndarray) -> list[int]:
-    return sorted(np.flatnonzero(candidates), key=lambda i: (-score[i], i))
+    return sorted(np.flatnonzero(candidates).tolist(), key=lambda i: (-score[i], i))
 
 
 @settings(max_examples=40, deadline=None)
@@ -128,7 +130,9 @@ def test_entropy_bound(seed, gamma, by_margin):
     np.testing.assert_array_equal(choose(rule, logits, candidates), expected)
 
 
-def passes(rule, logits: list[np.ndarray], open_: np.ndarray, gen_length: int, start: int = 0):
+def passes(
+    rule: Any, logits: list[np.ndarray], open_: np.ndarray, gen_length: int, start: int = 0
+) -> tuple[list[np.ndarray], Any]:
     """What a rule takes on one pass after the other over the same block, and its last info."""
     memory, taken, info = rule.init(1, gen_length), [], None
     for each in logits:

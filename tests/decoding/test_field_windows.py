@@ -52,7 +52,12 @@ def test_a_window_slides_in_the_loop():
     """Never more than 6 positions open before its end, and rows alone give what they give together."""
     model = small_model("llada")
     prompts, lengths = np.random.default_rng(0).integers(0, 500, (2, 16)), np.array([5, 12])
-    config = dc.dsb(open_length=6, threshold=0.002, gen_length=24, stop_at_eos=False)
+    config = dc.DecodeConfig(
+        partition=dc.SlidingWindow(open_length=6),
+        select=dc.ConfidenceThreshold(threshold=0.002),
+        gen_length=24,
+        stop_at_eos=False,
+    )
     result = dc.generate(model, prompts, lengths, config=config, trace=True)
     steps, trace = np.asarray(result.commit_step), result.trace
     assert len(set(steps[0])) < 24, "some passes are to commit several"

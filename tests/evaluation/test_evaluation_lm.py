@@ -136,7 +136,7 @@ def test_generate_until(lm, checkpoint):
     assert texts == [text.split(stop)[0] for text in whole]
     assert texts[0] != whole[0]
     (short,) = lm.generate_until(asked("generate_until", (prompts[0], {"until": [], "max_gen_toks": 2})))
-    assert short == tokenizer.decode(answer.run(prompts[:1])[0].tokens[:2], skip_special_tokens=True)
+    assert short == tokenizer.decode(list(answer.run(prompts[:1])[0].tokens[:2]), skip_special_tokens=True)
 
 
 def test_the_chat_template_is_used_once(lm):

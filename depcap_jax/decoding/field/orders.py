@@ -7,7 +7,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from depcap_jax.decoding.compute.prediction import NOTHING, Prediction, Reads
+from depcap_jax.decoding.compute.prediction import Prediction, Reads
 from depcap_jax.decoding.policy import policy
 
 
@@ -28,7 +28,7 @@ class Order(Protocol):
 class ByConfidence:
     """The probability of the token (LLaDA; Dream's `maskgit_plus`)."""
 
-    reads = NOTHING
+    reads = Reads()
 
     def __call__(self, prediction: Prediction) -> jax.Array:
         """Log c."""
