@@ -9,8 +9,8 @@ needs at best
     seconds of a pass = max(operations / its operations per second, bytes / its bytes per second)
     tokens per second = rows * answer / (full passes * their seconds + steps * their seconds)
 
-with the peak figures of `depcap_jax.inspect.accelerators`. That is an estimate of what cannot be exceeded:
-launching kernels, traffic between chips and all that selection and partition compute are left out.
+with the peak figures of `depcap_jax.inspect.accelerators`. That is an estimate, and a ceiling for so many
+passes: launching kernels, traffic between chips and what selection and partition compute are left out.
 """
 
 from __future__ import annotations
