@@ -12,7 +12,7 @@ from depcap_jax.inspect.accelerators import ACCELERATORS
 
 
 class _Multiprocessors(NamedTuple):
-    count: int
+    number: int
     lanes: int  # float32 units of each
     threads: int  # at once on each
     shared_memory: int  # bytes of each
@@ -45,7 +45,7 @@ gpu_device_info {{
   shared_memory_per_block: 49152
   shared_memory_per_core: {gpu.shared_memory}
   threads_per_core_limit: {gpu.threads}
-  core_count: {gpu.count}
+  core_count: {gpu.number}
   fpus_per_core: {gpu.lanes}
   block_dim_limit_x: 2147483647
   block_dim_limit_y: 65535
