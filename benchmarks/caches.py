@@ -47,7 +47,7 @@ def few_shot(tokenizer: Any, model: dc.Transformer, limit: int, tokens: int, gen
     room = model.config.max_length - gen_length
 
     def length(turns: list[dict[str, str]]) -> int:
-        return len(tokenizer.apply_chat_template(turns, add_generation_prompt=True)["input_ids"])
+        return len(tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
 
     for index, problem in enumerate(problems):
         turns = [{"role": "user", "content": problem.prompt}]

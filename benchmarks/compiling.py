@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +14,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import depcap_jax as dc
+from benchmarks.gpus import GPUS, describe
 from depcap_jax.decoding.generate import _generate, as_data
 from depcap_jax.inspect.overhead import BENCH_CONFIG
 
@@ -67,15 +66,13 @@ class Target(NamedTuple):
         """The first `count` devices of a target, as the mesh axis "tensor".
 
         Args:
-          name: None: this machine's CPU; the file that describes a GPU as XLA's `GpuTargetConfigProto` (with
-            JAX's CUDA plugin); or a TPU topology such as "v5e:2x4" (with libtpu).
+          name: None: this machine's CPU; one of `GPUS` (with JAX's CUDA plugin); or a TPU topology such as
+            "v5e:2x4" (with libtpu).
           count: devices.
 
         Raises:
-          ValueError: if there are not as many, or no such file.
+          ValueError: if there are not as many.
         """
-        if name and "/" in name and not Path(name).is_file():
-            raise ValueError(f"{name}: no such file")
         platform, devices = _find_devices(name)
         if not 1 <= count <= len(devices):
             raise ValueError(f"{count} devices: there are {len(devices)}")
@@ -103,25 +100,14 @@ class Target(NamedTuple):
         return self.lower(_generate, model, *rest, None, trace=False)
 
 
-def cost(compiled: jax.stages.Compiled) -> tuple[float, float]:
-    """Operations and bytes of a program without loops: XLA counts a loop's body once."""
-    found: Any = compiled.cost_analysis()
-    if not found:  # of a program for a GPU that is not here; any backend can count
-        counter: Any = importlib.import_module("jaxlib._jax")
-        executable: Any = compiled.runtime_executable()
-        client = jax.devices("cpu")[0].client
-        found = counter.hlo_module_cost_analysis(client, executable.hlo_modules()[0])
-    return found["flops"], found["bytes accessed"]
-
-
 def _find_devices(target: str | None) -> tuple[str, Sequence[Any]]:
     if target is None:
         return "cpu", jax.devices("cpu")
-    if Path(target).is_file():
+    if target in GPUS:
         described = topologies.get_topology_desc(
             platform="cuda",
             topology_name="any",
-            target_config=Path(target).read_text(),
+            target_config=describe(target),
             topology="1x1x1",
         )
         return "cuda", described.devices

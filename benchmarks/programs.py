@@ -15,6 +15,7 @@ import jax
 
 import depcap_jax as dc
 from benchmarks.compiling import MODELS, Target
+from benchmarks.gpus import GPUS
 from depcap_jax.checkpoints.dtypes import DTYPES
 from depcap_jax.inspect.accelerators import ACCELERATORS
 from depcap_jax.inspect.memory import as_decoded
@@ -35,8 +36,8 @@ def main() -> None:
     parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual"])
     parser.add_argument(
         "--target",
-        help="a device that need not be here: v5e:2x2 and the like (with libtpu), or the file that describes "
-        "a GPU as XLA's GpuTargetConfigProto (with JAX's CUDA plugin); default: this machine's CPU",
+        help="a device that need not be here: v5e:2x2 and the like (with libtpu), or a GPU (with JAX's CUDA "
+        f"plugin): {', '.join(GPUS)}; default: this machine's CPU",
     )
     parser.add_argument("--devices", type=int, default=1, help="split the weights over this many; default: 1")
     parser.add_argument("--scan-layers", action=argparse.BooleanOptionalAction, default=False)

@@ -35,7 +35,7 @@ def masked_problems(model: dc.Transformer, tokenizer: Any, count: int) -> tuple[
     masked = np.zeros(ids.shape, bool)
     for row, problem in enumerate(held_out()[:count]):
         turns = [{"role": "user", "content": problem.prompt}]
-        prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True)["input_ids"]
+        prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
         answer = tokenizer(problem.answer)["input_ids"]
         ids[row, : len(prompt) + len(answer)] = [*prompt, *answer]
         masked[row, len(prompt) : len(prompt) + len(answer)] = rng.random(len(answer)) < 0.5

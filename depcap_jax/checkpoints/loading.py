@@ -95,7 +95,7 @@ def load(
     if fused_attention and not can_fuse:
         raise ValueError(
             "fused_attention is for NVIDIA GPUs from Ampere on, in bfloat16 or float16; "
-            f"got {name} on {device}"
+            f"got {name} on {device.device_kind}"
         )
     config = with_bits(source.config, quantize)
     scan_by_default = device.platform == "tpu" or (device.platform == "cpu" and config.quantize is not None)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,11 @@ def client(hub, tmp_path_factory):
 
 def test_a_name_loads_what_its_folder_would(hub, client, golden_dir):
     hub.cut.add("model.safetensors")
-    total, has_tokenizer = client("load", "acme/small")
+    told = client("load", "acme/small")
+    if version("huggingface_hub").startswith("0."):  # whose client leaves it to us to ask again
+        assert "what has arrived is kept" in told
+        told = client("load", "acme/small")
+    total, has_tokenizer = told
     assert has_tokenizer
     assert total == client("load", str(golden_dir / "llada"))[0]
     sent = [path for path, _ in hub.served]

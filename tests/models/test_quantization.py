@@ -97,7 +97,7 @@ def test_what_it_costs_a_trained_model(name, bits, error):
     plain, tokenizer = dc.load(name)
     codec: Any = tokenizer
     turns = [{"role": "user", "content": held_out()[0].prompt}]
-    prompt = list(codec.apply_chat_template(turns, add_generation_prompt=True)["input_ids"])
+    prompt = list(codec.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
     ids = jnp.asarray([prompt + [plain.config.mask_token_id] * (64 - len(prompt))])
     logits, expected = (np.asarray(forward(one, ids)) for one in (quantized(plain, bits), plain))
     assert 0 < np.sqrt(((logits - expected) ** 2).mean()) / expected.std() < error
