@@ -68,9 +68,12 @@ class TextGenerator:
     a prompt that is repeated gets different answers; a single one counts as a list's first.
 
     Args:
-      model, batch_size, buckets: as for `Batcher`.
+      model: a `Transformer`, or anything with the methods of `DiffusionLM`.
       tokenizer: the checkpoint's own, as `load` returns it.
       config: how to decode; the paper's DepCap by default.
+      batch_size: prompts decoded together at most.
+      buckets: widths that prompts are padded to; doubling from 32 by default. What the context leaves
+        beside the answer always is the last one.
       chat: None wraps each text as a user's turn if the tokenizer has a chat template, whatever the
         checkpoint is called; True insists on a template; False gives the model the bare text.
       special_tokens: whether special tokens that a prompt or a template with gaps spells out, such as
@@ -172,7 +175,8 @@ class TextGenerator:
     ) -> Infilled:
         """Fills the gaps of a text, all of them in one decode, and leaves everything else as it is.
 
-        An end-of-text token that the model puts into a gap is left out: it may turn out shorter.
+        Each gap has a fixed number of tokens; an end-of-text token that the model puts there is left out
+        of the text, so a gap may turn out shorter.
 
         Args:
           template: a text with gaps, `[gap:8]` being one of 8 tokens; or the text's parts, an integer

@@ -96,12 +96,19 @@ def vary_like(tree: _Tree, *like: Any) -> _Tree:
     """
 
     def axes(tree: Any) -> frozenset[str]:
-        return frozenset().union(
-            *(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(tree))
-        )
+        kinds: list[Any] = [jax.typeof(leaf) for leaf in jax.tree.leaves(tree)]
+        # Before jax 0.10 the names were others.
+        varying = (kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying for kind in kinds)
+        return frozenset().union(*varying)
+
+    def vary(leaf: jax.Array) -> jax.Array:
+        missing = tuple(wanted - axes(leaf))
+        if hasattr(lax, "pcast"):
+            return lax.pcast(leaf, missing, to="varying")
+        return lax.pvary(leaf, missing)  # type: ignore[reportAttributeAccessIssue]  # before jax 0.8.2
 
     wanted = axes(like)
-    return jax.tree.map(lambda leaf: lax.pcast(leaf, tuple(wanted - axes(leaf)), to="varying"), tree)
+    return jax.tree.map(vary, tree)
 
 
 def argmax(x: jax.Array) -> jax.Array:
