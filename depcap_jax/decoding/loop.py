@@ -171,8 +171,9 @@ def decode_step(
     log_c = jnp.where(candidates, jnp.maximum(block.log_confidence, least), -jnp.inf)
     best = jnp.arange(longest, dtype=jnp.int32)[None] == numerics.argmax(log_c)[:, None]
     finite = jnp.all(jnp.isfinite(block.summary.peak) | ~candidates, axis=1)
-    take &= candidates
-    take = jnp.where(jnp.any(take, axis=1, keepdims=True), take, candidates & best) & finite[:, None]
+    if getattr(config.select, "exact", False):
+        best &= ~jnp.any(take & candidates, axis=1, keepdims=True)
+    take = candidates & (take | best) & finite[:, None]
 
     state = dataclasses.replace(
         state,

@@ -1,6 +1,7 @@
 """Which positions now? The paper's second decision: what to commit together inside the block.
 
-Where a policy names no position, the loop commits the most confident open one of the block.
+The loop itself always commits the most confident open position of the block, so a policy only says
+what may be committed beside it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from depcap_jax.decoding.policy import Number, policy, setting
 
 
 class Select(Protocol):
-    """A rule for what to commit. A class may also have an attribute `reads`, a `Reads`: what it reads of
-    each position; nothing beside token and confidence by default.
+    """A rule for what to commit. A class may also have two attributes:
+
+    `reads`, a `Reads`: what it reads of each position; nothing beside token and confidence by default.
+    `exact`, a bool: True if what it names is all that is committed; the loop adds the most confident
+    position only where it names none.
     """
 
     def init(self, batch: int, gen_length: int) -> Any:
@@ -44,7 +48,7 @@ class TopOne(Select):
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: None
     ) -> tuple[jax.Array, None, None]:
-        """Leaves it to the loop."""
+        """Adds nothing to the loop's own choice."""
         return jnp.zeros_like(candidates), None, None
 
 

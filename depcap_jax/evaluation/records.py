@@ -24,7 +24,7 @@ class Records:
 
     Args:
       path: the file; made with its folder if it is not there.
-      identity: all that makes this run this run, as JSON.
+      identity: all that makes this run this run; what goes into a file must be JSON.
 
     Raises:
       ValueError: if the file belongs to another run or to none, or another process writes to it.
@@ -37,9 +37,10 @@ class Records:
 
     def __init__(self, path: Path | None, identity: Mapping[str, Any]):
         self.problems, self.compile_seconds = {}, 0.0
-        self._file, self._run = None, fingerprint(identity)
+        self._file, self._run = None, ""
         if path is None:
             return
+        self._run = fingerprint(identity)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise ValueError(f"{path} is not a file")

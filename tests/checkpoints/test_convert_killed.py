@@ -102,6 +102,8 @@ def test_interrupt_says_so_and_leaves_nothing(start, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_termination_leaves_nothing(number, start, tmp_path):
     """As a shell sees it, the exit status is 128 and the signal's number."""
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip(f"this process was started to ignore {number.name}, and so are those that it starts")
     status, said = stop(start(tmp_path / "new" / "out"), number)
     assert status == 128 + number
     assert said == f"depcap-convert: ended by {number.name}; nothing was written\n"

@@ -69,3 +69,34 @@ def test_a_window_slides_in_the_loop():
     assert trace is not None
     alone = dc.generate(model, prompts[1:], lengths[1:], config=config)
     np.testing.assert_array_equal(alone.tokens[0], result.tokens[1])
+
+
+PROMPTS, LENGTHS = np.random.default_rng(3).integers(0, 500, (2, 16)), np.array([5, 12])
+RULES = {
+    "local leap": {"select": dc.LocalLeap(threshold=0.004, relaxed_threshold=0.002)},
+    "hierarchy": {"select": dc.Hierarchy(threshold=0.004, low_threshold=0.002)},
+    "frechet": {"select": dc.FrechetProfile(delta=0.0)},
+    "entropy bound": {"select": dc.EntropyBound(gamma=15.0, order=dc.ByMargin())},
+    "klass": {"select": dc.StableAndConfident(conf_threshold=0.002, kl_threshold=0.1, top_k_cache=600)},
+    "credit": {"select": dc.CreditThreshold(threshold=0.004)},
+    "falling": {"select": dc.FallingThreshold(threshold=0.004, ahead=4)},
+    "schedule": {"select": dc.Schedule(steps=12, order=dc.ByEntropy())},
+    "dream": {"select": dc.DreamSchedule(steps=5), "partition": dc.FixedBlocks(block_length=24)},
+    "entropy blocks": {"partition": dc.EntropyBlocks(l_min=2, l_max=9)},
+}
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("name", RULES)
+def test_a_row_is_decoded_alone_as_in_a_batch(name):
+    parts = {"partition": dc.FixedBlocks(block_length=8), "select": dc.TopOne(), **RULES[name]}
+    config = dc.DecodeConfig(**parts, cache=dc.DualCache(margin=4), gen_length=24, stop_at_eos=False)
+    model = small_model("dream")
+    together = dc.generate(model, PROMPTS, LENGTHS, config=config)
+    dc.raise_for_status(together)
+    for row in range(2):
+        alone = dc.generate(model, PROMPTS[row : row + 1], LENGTHS[row : row + 1], config=config)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
+        np.testing.assert_array_equal(alone.commit_step[0], together.commit_step[row])
+    if name == "schedule":  # half of each block's passes: two at a time, and never one more
+        assert np.unique(together.commit_step[0], return_counts=True)[1].tolist() == [2] * 12

@@ -96,6 +96,7 @@ class EntropyBound(Select):
     independently loses.
     """
 
+    exact = True
     gamma: Number = setting(default=0.001, low=0, doc="most entropy, in nats, beside the largest")
     order: Order = dataclasses.field(default_factory=ByConfidence)
     """What the positions are ranked by."""

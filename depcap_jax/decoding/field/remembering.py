@@ -43,6 +43,7 @@ class StableAndConfident(Select):
     the published program reads the whole answer on every pass.
     """
 
+    exact = True
     conf_threshold: Number = setting(default=0.6, low=0, high=1, doc="what is ready is more confident")
     kl_threshold: Number = setting(
         default=0.01, low=0, doc="a distribution that has settled moved less (KL divergence, nats)"
@@ -179,6 +180,7 @@ class Schedule(Select):
     What does not divide comes first: 5 positions in 2 passes are 3 and 2.
     """
 
+    exact = True
     steps: int = setting(default=128, low=1, doc="passes of a whole answer")
     order: Order = dataclasses.field(default_factory=ByConfidence)
     """What the positions are ranked by."""
@@ -211,6 +213,7 @@ class DreamSchedule(Select):
     rounds to none, Dream's program commits none; here each pass commits one at least.
     """
 
+    exact = True
     steps: int = setting(default=128, low=1, doc="passes of a whole answer")
     eps: Number = setting(default=1e-3, low=0, high=1, doc="the last time before 0")
     order: Order = dataclasses.field(default_factory=ByConfidence)
