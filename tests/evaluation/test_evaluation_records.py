@@ -45,6 +45,15 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
         Records(path, {**RUN, "seed": 1})
 
 
+def test_in_memory_anything_may_describe_a_run():
+    """A policy, say, which no file could hold."""
+    with Records(None, {"cache": object()}) as records:
+        records.add_compilation(1.5)
+        records.add(PROBLEMS)
+        assert list(records.problems.values()) == PROBLEMS
+        assert records.compile_seconds == 1.5
+
+
 def test_a_damaged_line_is_told_and_the_others_are_kept(tmp_path):
     path = tmp_path / "run.jsonl"
     content = write(path)
