@@ -14,7 +14,12 @@ from training.masking import FIRST_MASKED, Batch, Row, mask
 # Canvas length and rows: about the same number of tokens in each, so that one step costs about the same.
 BUCKETS = ((32, 64), (48, 42), (72, 28), (112, 18))
 FULL = (168, 12)
+LONG = ((128, 16), (192, 10), (256, 8))
+"""The same for prompts that ask for several things."""
 _ROUND = 512
+# Which number an answer stands under is learned sooner where there are few: from short ones to long ones.
+_LONG_ROUND = 208
+_LONG_ROUNDS = 12
 # A decoder always faces the full length, where a short answer drowns in masks: that must be seen often.
 _FULL_BATCHES = 2
 # At first few tokens are masked: what the others tell is learned soon then, and hardly where all are masked.
@@ -49,16 +54,12 @@ class Batches:
         length, rows = FULL
         whole = _FULL_BATCHES * rows
         chunks = [(length, waiting[i : i + rows]) for i in range(0, whole, rows)]
-        spare, rest = waiting, waiting[whole:]
-        for length, rows in BUCKETS:
-            fitting = [row for row in rest if row.length <= length]
-            rest = [row for row in rest if row.length > length]
-            if (length, rows) == BUCKETS[-1] and len(fitting) % rows:  # rare lengths must not be dropped
-                fitting += spare[: rows - len(fitting) % rows]
-            whole = len(fitting) - len(fitting) % rows
-            chunks += [(length, fitting[i : i + rows]) for i in range(0, whole, rows)]
-            rest += fitting[whole:]  # the odd ones ride in the next longer bucket
-        assert not rest, f"a problem of {rest[0].length} tokens is longer than every bucket"
+        chunks += _by_length(waiting[whole:], BUCKETS, spare=waiting)
+        if index >= EASY_ROUNDS:
+            level = min(1.0, (index - EASY_ROUNDS) / _LONG_ROUNDS)
+            stream = task.several((self.seed, index), held_out=False, level=level)
+            asked = encode(self._tokenizer, list(itertools.islice(stream, _LONG_ROUND)))
+            chunks += _by_length(asked, LONG, spare=asked)
         most = min(1.0, FIRST_MASKED + (1 - FIRST_MASKED) * index / _MASKING_ROUNDS)
         sums = _FIRST_SUMS + (_LAST_SUMS - _FIRST_SUMS) * done
         made = []
@@ -85,6 +86,23 @@ class Batches:
         return [mask(list(itertools.islice(fitting, rows)), length, rng, sums=1.0) for _ in range(count)]
 
 
+def _by_length(
+    rest: Sequence[Row], buckets: Sequence[tuple[int, int]], *, spare: Sequence[Row]
+) -> list[tuple[int, list[Row]]]:
+    """Rows in chunks of a canvas each, the shortest that fits; the last one is filled from `spare`."""
+    chunks: list[tuple[int, list[Row]]] = []
+    for length, rows in buckets:
+        fitting = [row for row in rest if row.length <= length]
+        rest = [row for row in rest if row.length > length]
+        if (length, rows) == buckets[-1] and len(fitting) % rows:  # rare lengths must not be dropped
+            fitting += spare[: rows - len(fitting) % rows]
+        whole = len(fitting) - len(fitting) % rows
+        chunks += [(length, fitting[i : i + rows]) for i in range(0, whole, rows)]
+        rest += fitting[whole:]  # the odd ones ride in the next longer bucket
+    assert not rest, f"a problem of {rest[0].length} tokens is longer than every bucket"
+    return chunks
+
+
 def encode(encoder: Tokenizer, problems: Sequence[task.Problem]) -> list[Row]:
     """Prompts through the chat template and answers, as ids."""
     prompts = [f"{vocabulary.BOS}{vocabulary.USER}{p.prompt}{vocabulary.ASSISTANT}" for p in problems]
@@ -93,6 +111,6 @@ def encode(encoder: Tokenizer, problems: Sequence[task.Problem]) -> list[Row]:
     return [Row(prompt.ids, answer.ids) for prompt, answer in pairs]
 
 
-def fixed_masks(problems: Sequence[task.Problem]) -> Batch:
+def fixed_masks(problems: Sequence[task.Problem], length: int) -> Batch:
     """One batch of given problems with masks that never change, for comparing losses over time."""
-    return mask(encode(vocabulary.build(), problems), BUCKETS[-1][0], np.random.default_rng(0))
+    return mask(encode(vocabulary.build(), problems), length, np.random.default_rng(0))

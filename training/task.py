@@ -1,4 +1,4 @@
-"""The task of the embedded models: six kinds of small problems, drawn from a seed.
+"""The task of the embedded models: six kinds of small problems, alone or several at once, drawn from a seed.
 
 `math` has exactly one right reply; `steps`, `choose`, `shuffle`, `story` and `code` have many, and the
 training reply is drawn at random among them. Tokens of such a reply depend on each other: a decoder that
@@ -9,10 +9,11 @@ Every text here is canonical: it is what the tokenizer decodes its own encoding 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from depcap_jax.tiny import Problem
 from depcap_jax.tiny.words import (
@@ -26,10 +27,18 @@ from depcap_jax.tiny.words import (
     OPERATIONS,
     THINGS,
 )
+from training import vocabulary
 
 # Some letters are likelier than others, as in people's programs.
 _LETTER_WEIGHTS = (5, 4, 3, 2, 2, 1)
 _FUNCTION_WEIGHTS = (5, 3, 2)
+
+LONG_ANSWER = (60, 120)
+"""Tokens of an answer to several things at once."""
+LONG_PROMPT = 120
+"""Tokens of such a prompt, at the most."""
+
+_tokenizer = functools.cache(vocabulary.build)
 
 
 def is_held_out(prompt: str) -> bool:
@@ -52,6 +61,36 @@ def problems(
         prompt, answer = KINDS[chosen][1](rng, rng.uniform(easiest, 1.0))
         if is_held_out(prompt) == held_out:
             yield Problem(chosen, prompt, answer)
+
+
+def several(seed: object, *, held_out: bool, level: float = 1.0) -> Iterator[Problem]:
+    """An endless stream of prompts that ask for several things of one split, each answered under its number.
+
+    At level 1 answers have 60 to 120 tokens, at level 0 half of that.
+    """
+    rng = random.Random(repr((seed, held_out, "several")))
+    single = problems((seed, "several"), held_out=held_out)
+    least, most = (round(length * (1 + level) / 2) for length in LONG_ANSWER)
+    while True:
+        goal, parts = rng.randint(least, most), []
+        while len(parts) < 2 or _tokens(_numbered(p.answer for p in parts)) < goal:
+            parts.append(next(single))
+        prompt, answer = (_numbered(texts) for texts in zip(*((p.prompt, p.answer) for p in parts), strict=True))
+        if least <= _tokens(answer) <= most and _tokens(prompt) <= LONG_PROMPT:
+            yield Problem("several", prompt, answer)
+
+
+def _numbered(texts: Iterable[str]) -> str:
+    return "\n".join(f"{number}. {text}" for number, text in enumerate(texts, 1))
+
+
+def _tokens(text: str) -> int:
+    return len(_tokenizer().encode(text).ids)
+
+
+def draw_long_held_out(count: int = 400) -> list[Problem]:
+    """The held-out problems that ask for several things; no part of them is of the training split."""
+    return list(itertools.islice(several("held-out", held_out=True), count))
 
 
 def draw_held_out(count: int = 500) -> list[Problem]:

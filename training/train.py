@@ -6,7 +6,8 @@ The masked-diffusion objective of LLaDA (Nie et al., 2025) on the project's own 
 masked answer tokens, weighted 1 / t. Muon moves the matrices and AdamW the rest; an exponential average of
 the weights is what is kept. A run that was stopped goes on with `--resume`, and `--minutes` or `--steps` may
 then be changed: the learning rate falls to zero at the new end. A Dream need not begin anew:
-`--family dream --start runs/llada --minutes 13 --rate 3e-4` goes on from LLaDA's weights (`shift.py`). That
+`--family dream --start runs/llada --minutes 13 --rate 3e-4` goes on from LLaDA's weights (`shift.py`), and
+`--start tiny-llada` from those of the embedded model. That
 rate is low, since Muon moves every matrix by as much as the rate says, also those that are right already.
 """
 
@@ -28,10 +29,11 @@ from flax import nnx
 from tqdm import tqdm
 
 from depcap_jax.checkpoints.huggingface.export import export
+from depcap_jax.checkpoints.loading import load
 from depcap_jax.models import Transformer
 from depcap_jax.models.config import Family
 from training import task, vocabulary
-from training.batches import BUCKETS, EASY_ROUNDS, Batches, fixed_masks
+from training.batches import BUCKETS, EASY_ROUNDS, LONG, Batches, fixed_masks
 from training.learning import (
     PEAK_RATE,
     State,
@@ -100,17 +102,21 @@ class Run:
             setattr(self, name, value)
 
     def _start_from(self, folder: Path) -> None:
-        """Takes the averaged weights of a run of its family, or a LLaDA's for a Dream; no easy problems."""
-        with np.load(folder / "state.npz") as stored:
-            family = json.loads(str(stored["facts"]))["model"]["family"]
-            names = json.loads(str(stored["names"]))
-            params = {name: jnp.asarray(stored[f"leaf{i}"]) for i, name in enumerate(names)}
+        """Takes a model's weights, or the averaged ones of a run; a LLaDA's for a Dream too; no easy problems."""
+        if (folder / "state.npz").exists():
+            with np.load(folder / "state.npz") as stored:
+                family = json.loads(str(stored["facts"]))["model"]["family"]
+                names = json.loads(str(stored["names"]))
+                params = {name: jnp.asarray(stored[f"leaf{i}"]) for i, name in enumerate(names)}
+        else:
+            model, _ = load(str(folder), dtype="float32")
+            family, params = model.config.family, Weights(model).initial
         if (family, self.config.family) == ("llada", "dream"):
             params = dream_from_llada(params, self.state["params"], self.config)
         given, needed = ({name: p.shape for name, p in ps.items()} for ps in (params, self.state["params"]))
         if given != needed:
             raise ValueError(
-                f"{folder / 'state.npz'} holds a {family} of other sizes than this {self.config.family}"
+                f"{folder} holds a {family} of other sizes than this {self.config.family}"
             )
         self.state |= {"params": params, "average": jax.tree.map(jnp.copy, params)}
         self.round = EASY_ROUNDS
@@ -171,9 +177,11 @@ class Run:
         They are not held-out ones: those are for judging a model that is done.
         """
         if not self._trials:
-            for kind in task.KINDS:
-                stream = task.problems("trial", held_out=False, kind=kind)
-                self._trials[kind] = fixed_masks([next(stream) for _ in range(BUCKETS[-1][1])])
+            streams = {kind: task.problems("trial", held_out=False, kind=kind) for kind in task.KINDS}
+            streams["several"] = task.several("trial", held_out=False)
+            for kind, stream in streams.items():
+                length, rows = (LONG if kind == "several" else BUCKETS)[-1]
+                self._trials[kind] = fixed_masks([next(stream) for _ in range(rows)], length)
         average = self.state["average"]
         return {kind: round(float(self._judge(average, batch)), 4) for kind, batch in self._trials.items()}
 
@@ -228,7 +236,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--start",
         type=Path,
-        help="begin with the weights of the run in this folder; a Dream may begin with a LLaDA's",
+        help="begin with the weights of this model, or of the run in this folder; a Dream may begin with a LLaDA's",
     )
     parser.add_argument("--rate", type=float, default=PEAK_RATE, help="highest learning rate; %(default)s")
     parser.add_argument("--seed", type=int, default=0)

@@ -8,6 +8,7 @@ A right reply, by kind:
 - shuffle: all of the animals, each once, in any order that keeps the rule, if there is one.
 - story: the opening, then as many visits as asked; who gives, who takes and what is left must agree.
 - code: a function with a line per operation, in their order; every line takes the latest value.
+- several: a right reply to each of the prompts that are asked in one, numbered as they are.
 """
 
 from __future__ import annotations
@@ -133,6 +134,33 @@ def _code(prompt: str, reply: str) -> bool:
     return body[-1] == f"    return {names[-1]}" and not any(map(keyword.iskeyword, names))
 
 
+def _several(prompt: str, reply: str) -> bool:
+    asked, given = _numbered(prompt), _numbered(reply)
+    given += [""] * (len(asked) - len(given))
+    if len(asked) < 2:
+        raise ValueError(f"not a prompt of this kind: {prompt!r}")
+    # All are checked, also those without a reply: a prompt of no kind is refused.
+    right = [_CHECKERS[_kind_of(part)](part, reply) for part, reply in zip(asked, given, strict=False)]
+    return len(given) == len(asked) and all(right)
+
+
+def _numbered(text: str) -> list[str]:
+    """The parts of a text whose lines begin with "1. ", "2. " and so on; none if they do not."""
+    number, *pieces = re.split(r"(?:\A|\n)([0-9])\. ", text)
+    numbers, parts = pieces[::2], pieces[1::2]
+    right = number == "" and numbers == [str(n) for n in range(1, len(numbers) + 1)]
+    return parts if right else []
+
+
+def _kind_of(prompt: str) -> str:
+    """The kind that a prompt is of, read off its first word."""
+    for opening, kind in _OPENINGS.items():
+        if prompt.startswith(f"{opening} "):
+            return kind
+    return "math"
+
+
+_OPENINGS = {"Go": "steps", "Choose": "choose", "Shuffle": "shuffle", "Tell": "story", "Write": "code"}
 _CHECKERS: dict[str, Callable[[str, str], bool]] = {
     "math": _math,
     "steps": _steps,
@@ -140,4 +168,5 @@ _CHECKERS: dict[str, Callable[[str, str], bool]] = {
     "shuffle": _shuffle,
     "story": _story,
     "code": _code,
+    "several": _several,
 }
