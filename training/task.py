@@ -75,7 +75,9 @@ def several(seed: object, *, held_out: bool, level: float = 1.0) -> Iterator[Pro
         goal, parts = rng.randint(least, most), []
         while len(parts) < 2 or _tokens(_numbered(p.answer for p in parts)) < goal:
             parts.append(next(single))
-        prompt, answer = (_numbered(texts) for texts in zip(*((p.prompt, p.answer) for p in parts), strict=True))
+        prompt, answer = (
+            _numbered(texts) for texts in zip(*((p.prompt, p.answer) for p in parts), strict=True)
+        )
         if least <= _tokens(answer) <= most and _tokens(prompt) <= LONG_PROMPT:
             yield Problem("several", prompt, answer)
 

@@ -102,7 +102,7 @@ class Run:
             setattr(self, name, value)
 
     def _start_from(self, folder: Path) -> None:
-        """Takes a model's weights, or the averaged ones of a run; a LLaDA's for a Dream too; no easy problems."""
+        """Takes a model's weights, or a run's averaged ones, of its family or a LLaDA's; no easy problems."""
         if (folder / "state.npz").exists():
             with np.load(folder / "state.npz") as stored:
                 family = json.loads(str(stored["facts"]))["model"]["family"]
@@ -115,9 +115,7 @@ class Run:
             params = dream_from_llada(params, self.state["params"], self.config)
         given, needed = ({name: p.shape for name, p in ps.items()} for ps in (params, self.state["params"]))
         if given != needed:
-            raise ValueError(
-                f"{folder} holds a {family} of other sizes than this {self.config.family}"
-            )
+            raise ValueError(f"{folder} holds a {family} of other sizes than this {self.config.family}")
         self.state |= {"params": params, "average": jax.tree.map(jnp.copy, params)}
         self.round = EASY_ROUNDS
 
@@ -236,7 +234,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--start",
         type=Path,
-        help="begin with the weights of this model, or of the run in this folder; a Dream may begin with a LLaDA's",
+        help="begin with the weights of this model, or of the run in this folder; a Dream may begin "
+        "with a LLaDA's",
     )
     parser.add_argument("--rate", type=float, default=PEAK_RATE, help="highest learning rate; %(default)s")
     parser.add_argument("--seed", type=int, default=0)
