@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Reads as Reads,
         Sampling as Sampling,
     )
+    from depcap_jax.decoding.field.attending import CLAD as CLAD, DAPD as DAPD, DAWN as DAWN
     from depcap_jax.decoding.field.one_pass import (
         EntropyBound as EntropyBound,
         FrechetProfile as FrechetProfile,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         StableAndConfident as StableAndConfident,
     )
     from depcap_jax.decoding.field.windows import (
+        AttentionBlocks as AttentionBlocks,
         EntropyBlocks as EntropyBlocks,
         SlidingWindow as SlidingWindow,
     )

@@ -171,7 +171,7 @@ class Transformer(nnx.Module):
     def _run_layers(
         self, x: jax.Array, queries: Queries, cache: KVCache | None, watch: Watch | None, canvas: int
     ) -> tuple[jax.Array, KVCache | None, jax.Array | None]:
-        attention = None if watch is None else watch.begin(x, canvas)
+        attention: Any = None if watch is None else watch.begin(x, canvas)
         if isinstance(self.layers, Block):
 
             def step(carry: Any, layer: tuple[Block, jax.Array]) -> tuple[Any, None]:

@@ -114,4 +114,4 @@ def test_in_half_precision_they_are_near(dtype):
 
 def test_no_layers_are_no_number_of_layers():
     with pytest.raises(ValueError, match="layers must be an integer of at least 1, got 0"):
-        small_model("llada").hidden_and_attention(IDS, WATCHED, 0)
+        small_model("llada").hidden_and_attention(jnp.asarray(IDS), jnp.asarray(WATCHED), 0)
