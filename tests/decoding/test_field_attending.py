@@ -43,16 +43,17 @@ class Case:
         """Flags of what the plain rule takes."""
         candidates = np.flatnonzero(self.candidates).tolist()
         taken = plain.select(rule, self.c, candidates, self.sight())
+        assert taken is not None
         return np.isin(np.arange(WIDTH), taken)
 
+    def prediction(self, inside: np.ndarray) -> dc.Prediction:
+        weights = np.where(inside[:, None], self.weights, 0)
+        told: Any = (weights[None], inside[None], self.open[None], np.array([START], np.int32))
+        made: Any = prediction_of(self.logits)
+        return made._replace(attention=dc.Attention(*told), open=self.open[None, START : START + WIDTH])
+
     def ask(self, rule: Any, memory: Any = None) -> tuple[np.ndarray, Any, Any]:
-        attention = dc.Attention(
-            np.where(self.inside[:, None], self.weights, 0)[None],  # type: ignore[arg-type]
-            self.inside[None],
-            self.open[None],
-            np.array([START], np.int32),
-        )
-        prediction = prediction_of(self.logits)._replace(attention=attention)
+        prediction = self.prediction(self.inside)
         taken, memory, info = ASK(rule, prediction, self.candidates[None], np.zeros(1, np.int32), memory)
         return np.asarray(taken)[0], memory, info
 
@@ -154,16 +155,7 @@ def test_dawn_by_hand():
 
 
 def length_of(case: Case, remaining: int, **changes: Any) -> tuple[int, np.ndarray]:
-    inside = np.arange(WIDTH) < remaining
-    attention = dc.Attention(
-        np.where(inside[:, None], case.weights, 0)[None],  # type: ignore[arg-type]
-        inside[None],
-        case.open[None],
-        np.array([START], np.int32),
-    )
-    prediction = prediction_of(case.logits)._replace(
-        attention=attention, open=case.open[None, START : START + WIDTH]
-    )
+    prediction = case.prediction(np.arange(WIDTH) < remaining)
     rule = dc.AttentionBlocks(l_max=WIDTH, **changes)
     length, _, info = ASK(rule, prediction, np.zeros(1, np.int32), np.array([remaining], np.int32), None)
     return int(length[0]), np.asarray(info.closure)[0]
