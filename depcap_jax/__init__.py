@@ -25,11 +25,13 @@ if TYPE_CHECKING:
         PrefixCache as PrefixCache,
     )
     from depcap_jax.decoding.compute import numerics as numerics
+    from depcap_jax.decoding.compute.attention import Attention as Attention
     from depcap_jax.decoding.compute.prediction import (
         Prediction as Prediction,
         Reads as Reads,
         Sampling as Sampling,
     )
+    from depcap_jax.decoding.field.attending import CLAD as CLAD, DAPD as DAPD, DAWN as DAWN
     from depcap_jax.decoding.field.one_pass import (
         EntropyBound as EntropyBound,
         FrechetProfile as FrechetProfile,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         StableAndConfident as StableAndConfident,
     )
     from depcap_jax.decoding.field.windows import (
+        AttentionBlocks as AttentionBlocks,
         EntropyBlocks as EntropyBlocks,
         SlidingWindow as SlidingWindow,
     )
@@ -60,7 +63,6 @@ if TYPE_CHECKING:
         start as start,
     )
     from depcap_jax.decoding.loop import (
-        Turn as Turn,
         decode as decode,
         decode_step as decode_step,
         finish as finish,
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
         is_live as is_live,
         swap_rows as swap_rows,
     )
-    from depcap_jax.decoding.model import DiffusionLM as DiffusionLM
+    from depcap_jax.decoding.model import AttentiveLM as AttentiveLM, DiffusionLM as DiffusionLM
     from depcap_jax.decoding.partition import (
         AdaBlocks as AdaBlocks,
         DepGABlocks as DepGABlocks,
@@ -103,6 +105,7 @@ if TYPE_CHECKING:
         DecodeResult as DecodeResult,
         DecodeState as DecodeState,
         Status as Status,
+        Turn as Turn,
         raise_for_status as raise_for_status,
     )
     from depcap_jax.decoding.stream import Snapshot as Snapshot, stream as stream

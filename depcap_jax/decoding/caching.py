@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from depcap_jax.decoding.compute.attention import Watch
 from depcap_jax.decoding.compute.spans import Spans, Widths, busy, run_spans
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
@@ -26,6 +27,7 @@ class Sizes(NamedTuple):
     shortest: int  # the shortest block, but for an answer's last one
     longest: int  # the longest block
     window: int  # positions that are predicted from a block's start: at least `longest`
+    watch: Watch = Watch()  # whose attention a pass tells
 
 
 class Rows(NamedTuple):
@@ -41,6 +43,7 @@ class Pass(NamedTuple):
     active: jax.Array  # [B] bool: rows that take part
     hidden: jax.Array  # [B, window, D]: what predicts [block_start, block_start + window)
     end: jax.Array  # [B] int32: the hidden states that predict positions from here on mean nothing
+    attention: jax.Array | None = None  # [B, W, T] of the first `sizes.watch.positions`, if anybody asks
 
 
 class PassInfo(NamedTuple):
@@ -67,7 +70,7 @@ class Cache(Protocol):
           model: what to run.
           state: the canvas, and where each row's block lies: a row at a start has moved there, but its end
             is not known yet.
-          sizes: how many hidden states are wanted.
+          sizes: how many hidden states are wanted, and whose attention.
           rows: at least one live row must take part. Of a row at a start `sizes.window` positions are
             predicted, or what is left of the answer.
           memory: what the last call returned.
@@ -100,9 +103,10 @@ class NoCache:
         """A full pass for every live row."""
         spans = Spans(rows.live, jnp.zeros_like(state.length), state.length)
         widths = self.widths(model, sizes, *state.tokens.shape)
-        hidden, _, width = run_spans(model, state, spans, sizes.window, None, widths)
+        told, _, width = run_spans(model, state, spans, sizes.window, None, widths, sizes.watch)
         needed = jnp.where(rows.live, state.length, 0)
-        return Pass(rows.live, hidden, state.answer_end), None, PassInfo(rows.live, needed, width)
+        done = Pass(rows.live, told.hidden, state.answer_end, told.attention)
+        return done, None, PassInfo(rows.live, needed, width)
 
     def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:
         """What its passes are compiled for."""
@@ -161,7 +165,7 @@ class BlockCache:
         active = refresh | (rows.live & ~due)
         spans, end = self._spans(state, sizes, rows, memory, active, refresh)
         widths = self.widths(model, sizes, *state.tokens.shape)
-        hidden, kv, width = run_spans(model, state, spans, sizes.window, memory.kv, widths)
+        told, kv, width = run_spans(model, state, spans, sizes.window, memory.kv, widths, sizes.watch)
         memory = memory._replace(
             kv=kv, passes=jnp.where(refresh, 1, memory.passes + active.astype(jnp.int32))
         )
@@ -171,7 +175,8 @@ class BlockCache:
                 open=jnp.where(refresh, still_open, memory.open),
             )
         needed = jnp.where(active, spans.end - spans.begin, 0)
-        return Pass(active, hidden, end), memory, PassInfo(refresh, needed, width)
+        done = Pass(active, told.hidden, end, told.attention)
+        return done, memory, PassInfo(refresh, needed, width)
 
     def _is_due(self, rows: Rows, memory: BlockMemory, still_open: jax.Array) -> jax.Array:
         """[B] live rows that want a refresh."""

@@ -16,7 +16,7 @@ the policies remember and what they tell, and knows neither.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -25,35 +25,11 @@ from jax import lax
 
 from depcap_jax.decoding.caching import Pass, Rows
 from depcap_jax.decoding.compute import numerics
+from depcap_jax.decoding.compute.attention import Attention, Watch, watch_for
 from depcap_jax.decoding.compute.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DecodeResult, DecodeState, Status, window_at
-
-
-class Turn(NamedTuple):
-    """What a turn looked at and decided, for those who watch; every leaf begins with the batch axis."""
-
-    active: jax.Array
-    """[B] bool: rows that took part."""
-    asked: jax.Array
-    """[B] bool: rows whose partition chose a length."""
-    start: jax.Array
-    """[B] int32: the block's first position, from the answer's start."""
-    read: jax.Array
-    """[B] int32: positions from there on that the head was read at."""
-    prediction: Prediction
-    """Of the L positions from there on: what the caller of `decode_step` reads."""
-    candidates: jax.Array
-    """[B, L] bool: open, inside the block, and the row takes part."""
-    taken: jax.Array
-    """[B, L] bool: what was committed."""
-    partition: Any
-    """What the partition tells; zeros for rows that did not ask."""
-    select: Any
-    """What the selection tells."""
-    cache: Any
-    """What the cache tells."""
+from depcap_jax.decoding.state import DecodeResult, DecodeState, Status, Turn, window_at
 
 
 def init_state(
@@ -143,8 +119,12 @@ def decode_step(
     at_start = live & (first >= state.block_end)
     moves = live if _slides(config) else at_start
     state = dataclasses.replace(state, block_start=jnp.where(moves, first, state.block_start))
-    sizes = config.sizes
+    sizes = config.sizes._replace(watch=_watch(model, config, reads))
     passed, memory, cache_info = config.cache(model, state, sizes, Rows(live, at_start), state.cache)
+    if sizes.watch.layers and passed.attention is None:
+        raise ValueError(
+            f"{sizes.watch.reader} reads attention, which {type(config.cache).__name__} leaves out"
+        )
     state = dataclasses.replace(state, cache=memory)
 
     asked = moves & passed.active
@@ -163,6 +143,8 @@ def decode_step(
     if glance.select.pairs:
         count = jnp.where(passed.active, block_end - state.block_start, 0)
         block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, count))
+    block = _attending(block, glance.select, state, passed, inside)
+    watched = _attending(watched, glance.watch, state, passed, inside)
     start = state.block_start - state.answer_start
     take, select, select_info = config.select(block, candidates, start, state.select)
     take = _checked(config.select, take, jnp.bool_, candidates.shape)
@@ -230,24 +212,49 @@ def _plan_reading(
 ) -> Glance:
     """No more positions than a row looks at: its block, or the window ahead if it asks the partition."""
     reach = jnp.where(asked, passed.end, state.block_end) - state.block_start
-    select = getattr(config.select, "reads", Reads())
+    select = _reads(config.select)
     return Glance(
         asked=asked,
         reach=jnp.minimum(jnp.where(passed.active, reach, 0), config.sizes.window),
         select=select,
         watch=select if reads is None else reads,
-        partition=getattr(config.partition, "reads", Reads()),
+        partition=_reads(config.partition),
     )
+
+
+def _watch(model: DiffusionLM, config: DecodeConfig, reads: Reads | None) -> Watch:
+    """Whose attention a pass tells: nobody's, unless a policy or the caller reads it."""
+    window = config.partition.lengths(config.gen_length).window
+    block = config.sizes.longest
+    return watch_for(
+        model,
+        Watch(_reads(config.partition).attention, window, type(config.partition).__name__),
+        Watch(_reads(config.select).attention, block, type(config.select).__name__),
+        Watch(0 if reads is None else reads.attention, block, "the caller of decode_step"),
+    )
+
+
+def _attending(
+    prediction: Prediction, reads: Reads, state: DecodeState, passed: Pass, inside: jax.Array
+) -> Prediction:
+    """With what the positions `inside` [B, W] of the window look at, if that is read."""
+    if not reads.attention or passed.attention is None:
+        return prediction
+    attention = Attention.of(passed.attention, state.open, state.block_start, inside)
+    return prediction._replace(attention=attention)
 
 
 def _choose_lengths(
     state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, ahead: Prediction
 ) -> tuple[jax.Array, Any, Any]:
     """The blocks' ends [B], the partition's memory, and what it tells: new for the rows that asked."""
-    window = config.partition.lengths(config.gen_length).window
+    window, reads = config.partition.lengths(config.gen_length).window, _reads(config.partition)
     ahead = jax.tree.map(lambda leaf: leaf[:, :window], ahead)
     ahead = ahead._replace(open=window_at(state.open, state.block_start, window, False))
     remaining = jnp.maximum(passed.end - state.block_start, 1)
+    if reads.attention:
+        inside = jnp.arange(window, dtype=jnp.int32)[None] < remaining[:, None]
+        ahead = _attending(ahead, reads, state, passed, inside)
 
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start
@@ -285,6 +292,10 @@ def _commit(state: DecodeState, turn: Turn) -> DecodeState:
         commit_step=jnp.where(taken, nfe[:, None], state.commit_step),
         block_sizes=jnp.where(slot & turn.asked[:, None], size, state.block_sizes),
     )
+
+
+def _reads(policy: Any) -> Reads:
+    return getattr(policy, "reads", Reads())
 
 
 def _slides(config: DecodeConfig) -> bool:

@@ -81,3 +81,17 @@ class DiffusionLM(Protocol):
     def init_cache(self, batch: int, length: int) -> Any:
         """An empty cache: a pytree whose leaves all begin with the batch axis."""
         ...
+
+
+class AttentiveLM(DiffusionLM, Protocol):
+    """A model that also tells what its queries look at, for policies that read attention."""
+
+    def hidden_and_attention(
+        self, input_ids: jax.Array, watched: jax.Array, layers: int, **others: Any
+    ) -> tuple[jax.Array, Any, jax.Array]:
+        """What `hidden` returns, and the attention weights float32 [B, W, T] of some queries.
+
+        They are the mean over the heads and the last `layers` layers, of the queries `watched` [B, W], which
+        are indices into `input_ids`. Without a cache, T = Q. `others` are the keywords of `hidden`.
+        """
+        ...

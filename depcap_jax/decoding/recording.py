@@ -17,10 +17,10 @@ from jax import lax
 
 from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.compute.prediction import Reads
-from depcap_jax.decoding.loop import Turn, decode_step, is_live
+from depcap_jax.decoding.loop import decode_step, is_live
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.state import DecodeState
+from depcap_jax.decoding.state import DecodeState, Turn
 
 ALTERNATIVES = 5
 """How many of the most likely tokens are kept of each committed position."""

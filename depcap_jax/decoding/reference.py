@@ -7,15 +7,19 @@ for token and pass for pass. It shares with the compiled loop only the model and
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from depcap_jax.decoding.caching import BlockCache
-from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.compute.prediction import Reads
+from depcap_jax.decoding.field import plain
+from depcap_jax.decoding.field.windows import AttentionBlocks
+from depcap_jax.decoding.model import AttentiveLM, DiffusionLM
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, TopOne
@@ -40,26 +44,33 @@ def decode_eagerly(model: DiffusionLM, prompt: Sequence[int], config: DecodeConf
     still_open = np.arange(end) >= start
     commit_step = np.zeros(end, int)
     block_sizes: list[int] = []
-    nfe, t, block_end, previous = 0, start, start, None
+    nfe, t, block_end, at_first, previous = 0, start, start, 0, None
 
     cache = _EagerCache(model, config, start, end)
     while still_open.any() and not (config.stop_at_eos and _ended(model, tokens[start:], still_open[start:])):
         at_start = not still_open[:block_end].any()
         t = int(np.argmax(still_open)) if at_start else t
         committed = int((commit_step > 0).sum())
-        log_p = _log_softmax(cache.logits(tokens, t, block_end, at_start, committed))  # of [t, end)
+        logits, weights = cache.look(tokens, t, block_end, at_start, committed)  # of [t, end)
+        log_p = _log_softmax(logits)
         nfe += 1
         choosable = log_p[:, : model.config.vocab_size].copy()
         choosable[:, model.config.mask_token_id] = -np.inf
         best_token = choosable.argmax(axis=-1)
         confidence = np.exp(np.take_along_axis(log_p, best_token[:, None], axis=-1)[:, 0])
         if at_start:
-            length, previous = _block_length(config, log_p, best_token, confidence, t, previous)
+            ahead = plain.Sight(weights, still_open, t, end - t, 0)
+            length, previous = _block_length(config, log_p, best_token, confidence, t, previous, ahead)
             block_end = t + length
             block_sizes.append(length)
+            at_first = int(still_open[t:block_end].sum())
         candidates = [i for i in range(block_end - t) if still_open[t + i]]
         best = max(candidates, key=lambda i: (confidence[i], -i))
-        for i in {best, *_select(config, log_p, best_token, confidence, candidates)}:
+        sight = plain.Sight(weights, still_open, t, block_end - t, at_first)
+        taken = plain.select(config.select, confidence, candidates, sight)
+        if taken is None:
+            taken = [best, *_select(config, log_p, best_token, confidence, candidates)]
+        for i in set(taken or [best]):
             tokens[t + i], still_open[t + i], commit_step[t + i] = best_token[i], False, nfe
     tokens[still_open] = model.config.pad_token_id
     return EagerResult(tokens[start:].tolist(), nfe, block_sizes, commit_step[start:].tolist())
@@ -73,20 +84,25 @@ class _EagerCache:
         self.window, self.answer_start = config.sizes.window, answer_start
         memory = config.cache.init(model, 1, length)
         self.kv = None if memory is None else memory.kv
+        policies = (config.partition, config.select)
+        self.layers = max(getattr(policy, "reads", Reads()).attention for policy in policies)
         self.passes = self.refreshes = self.committed_then = 0
 
-    def logits(
+    def look(
         self, tokens: np.ndarray, t: int, block_end: int, at_start: bool, committed: int
-    ) -> np.ndarray:
-        """Logits that predict [t, end of the canvas); beyond a dual cache's span they are stale."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Logits that predict [t, end of the canvas), and the attention behind them if a policy reads it.
+
+        Beyond a dual cache's span they are stale.
+        """
         position = np.arange(len(tokens))
         begin, end = 0, len(tokens)
         if isinstance(self.policy, BlockCache):
             begin, end = self._span(self.policy, t, block_end, end, at_start, committed)
         renewed = (position >= begin) & (position < end)
-        logits, self.kv = _forward(self.model, tokens[None], self.kv, renewed[None])
+        logits, self.kv, weights = _forward(self.model, tokens[None], self.kv, renewed[None], self.layers)
         source = np.asarray(self.model.source(jnp.asarray(position[t:])))
-        return np.asarray(logits[0], np.float64)[source]
+        return np.asarray(logits[0], np.float64)[source], np.asarray(weights[0])[source]
 
     def _span(
         self, rule: BlockCache, t: int, block_end: int, end: int, at_start: bool, committed: int
@@ -108,11 +124,20 @@ class _EagerCache:
         return t - rule.margin, end + rule.margin_after
 
 
-@jax.jit
-def _forward(model: DiffusionLM, tokens: jax.Array, kv: Any, renewed: jax.Array) -> tuple[jax.Array, Any]:
+@functools.partial(jax.jit, static_argnames="layers")
+def _forward(
+    model: DiffusionLM, tokens: jax.Array, kv: Any, renewed: jax.Array, layers: int
+) -> tuple[jax.Array, Any, jax.Array]:
+    """Logits, keys and values, and the attention [1, T, T] of the last `layers` layers; 0: nothing of it."""
     write = None if kv is None else renewed
-    hidden, kv = model.hidden(tokens, cache=kv, write=write)
-    return model.logits(hidden), kv
+    if layers:
+        everywhere = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        look = cast(AttentiveLM, model).hidden_and_attention
+        hidden, kv, weights = look(tokens, everywhere, layers, cache=kv, write=write)
+    else:
+        hidden, kv = model.hidden(tokens, cache=kv, write=write)
+        weights = jnp.zeros((*tokens.shape, 0), jnp.float32)
+    return model.logits(hidden), kv, weights
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -126,15 +151,21 @@ def _ended(model: DiffusionLM, answer: np.ndarray, still_open: np.ndarray) -> bo
 
 
 def _block_length(
-    config: DecodeConfig, log_p: np.ndarray, token: np.ndarray, confidence: np.ndarray, t: int, previous: Any
+    config: DecodeConfig,
+    log_p: np.ndarray,
+    token: np.ndarray,
+    confidence: np.ndarray,
+    t: int,
+    previous: Any,
+    ahead: plain.Sight,
 ) -> tuple[int, Any]:
     """The next block's length, and what the partition remembers of this block start."""
     rule, remaining = config.partition, len(log_p)
     if isinstance(rule, FixedBlocks):
         return min(rule.block_length, remaining), None
     if isinstance(rule, AdaBlocks):
-        ahead = min(config.gen_length // 4, remaining)
-        delimiters = [i for i in range(ahead) if token[i] in rule.delimiter_ids]
+        window = min(config.gen_length // 4, remaining)
+        delimiters = [i for i in range(window) if token[i] in rule.delimiter_ids]
         best = max(delimiters, key=lambda i: (confidence[i], -i), default=None)
         if best is not None and confidence[best] >= rule.delimiter_threshold:
             return best + 1, None
@@ -152,6 +183,9 @@ def _block_length(
         ends = np.flatnonzero((score < 0) & (uncertainty >= float(rule.certainty_floor)))
         length = int(ends[0]) if len(ends) else width
         return min(max(length, rule.l_min), rule.l_max, remaining), compressed
+    if isinstance(rule, AttentionBlocks):
+        closure = plain.closures(rule, ahead._replace(size=min(rule.l_max, remaining)))
+        return int(np.flatnonzero(closure >= closure.max() - float(rule.delta))[-1]) + 1, None
     raise TypeError(f"decode_eagerly does not know the partition {type(rule).__name__}")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from depcap_jax.decoding.compute import numerics
+from depcap_jax.decoding.compute.prediction import Prediction
 
 
 class Status(enum.IntEnum):
@@ -80,6 +81,31 @@ class DecodeState:
     """[B, T] int32: the row's pass at which each position was committed, from 1; 0 elsewhere."""
     block_sizes: jax.Array
     """[B, N] int32: the chosen lengths, zero-padded."""
+
+
+class Turn(NamedTuple):
+    """What a turn looked at and decided, for those who watch; every leaf begins with the batch axis."""
+
+    active: jax.Array
+    """[B] bool: rows that took part."""
+    asked: jax.Array
+    """[B] bool: rows whose partition chose a length."""
+    start: jax.Array
+    """[B] int32: the block's first position, from the answer's start."""
+    read: jax.Array
+    """[B] int32: positions from there on that the head was read at."""
+    prediction: Prediction
+    """Of the L positions from there on: what the caller of `decode_step` reads."""
+    candidates: jax.Array
+    """[B, L] bool: open, inside the block, and the row takes part."""
+    taken: jax.Array
+    """[B, L] bool: what was committed."""
+    partition: Any
+    """What the partition tells; zeros for rows that did not ask."""
+    select: Any
+    """What the selection tells."""
+    cache: Any
+    """What the cache tells."""
 
 
 @jax.tree_util.register_dataclass

@@ -21,6 +21,7 @@ from jax.typing import DTypeLike
 from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.key_values import KeyValues
 from depcap_jax.models.quantization import Bits, Quantized, dequantize, quantize
+from depcap_jax.models.watching import Looked
 
 
 def random_matrix(
@@ -184,8 +185,8 @@ class Attention(nnx.Module):
 
     def __call__(
         self, x: jax.Array, queries: Queries, cache: KeyValues | None, layer: jax.Array | None
-    ) -> tuple[jax.Array, KeyValues | None]:
-        """Mixes x [B, Q, D] with what the queries may see; returns the updated cache too."""
+    ) -> tuple[jax.Array, KeyValues | None, Looked]:
+        """Mixes x [B, Q, D] with what the queries may see; returns the updated cache, and how it looked."""
 
         def heads(y: jax.Array, count: int, norm: RMSNorm | None = None) -> jax.Array:
             y = y.reshape(*y.shape[:2], count, self.config.head_dim)
@@ -198,7 +199,8 @@ class Attention(nnx.Module):
             cache = cache.write(k, v, queries.start, queries.write, layer, queries.rows)
             k, v = cache.read(layer, queries.rows)
         mixed = _attend(q, k, v, queries.lengths, queries.fused)
-        return self.o(mixed.reshape(*x.shape[:2], -1), stream_dtype(x.dtype)), cache
+        mixed = self.o(mixed.reshape(*x.shape[:2], -1), stream_dtype(x.dtype))
+        return mixed, cache, Looked(q, k, queries.lengths)
 
 
 # Numbers below 2 ** 15 leave room in float16 for what rounds up.
@@ -237,11 +239,11 @@ class Block(nnx.Module):
 
     def __call__(
         self, x: jax.Array, queries: Queries, cache: KeyValues | None, layer: jax.Array | None = None
-    ) -> tuple[jax.Array, KeyValues | None]:
-        """Maps x [B, Q, D] to [B, Q, D]; returns the updated cache too.
+    ) -> tuple[jax.Array, KeyValues | None, Looked]:
+        """Maps x [B, Q, D] to [B, Q, D]; returns the updated cache too, and how attention looked.
 
         The cache is of this layer alone; or of all layers, and `layer` [] tells which one this is.
         """
-        mixed, cache = self.attn(self.attn_norm(x), queries, cache, layer)
+        mixed, cache, looked = self.attn(self.attn_norm(x), queries, cache, layer)
         x = x + mixed
-        return x + self.ff(self.ff_norm(x)), cache
+        return x + self.ff(self.ff_norm(x)), cache, looked

@@ -1,6 +1,7 @@
 """The bidirectional transformer behind LLaDA, Dream and the diffusion models in Qwen's layouts.
 
-Axis letters: B rows, Q query positions, T canvas positions, D width, V embedding rows, N chosen tokens.
+Axis letters: B rows, Q query positions, T canvas positions, D width, V embedding rows, N chosen tokens,
+W queries that are watched.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from depcap_jax.models.layers import (
     stream_dtype,
 )
 from depcap_jax.models.quantization import Quantized, dequantize
+from depcap_jax.models.watching import Watch
 
 KVCache = tuple[KeyValues, ...] | KeyValues
 """One cache per layer, separate arrays that are each updated in place; or one for all layers, if scanned."""
@@ -105,6 +107,44 @@ class Transformer(nnx.Module):
             read; the others are seen with the keys and values they had. None: all of them.
           rows: [B] which rows of the cache these are; None: all of them.
         """
+        return self._pass(input_ids, lengths, start, cache, write, rows)[:2]
+
+    def hidden_and_attention(
+        self, input_ids: jax.Array, watched: jax.Array, layers: int, **others: Any
+    ) -> tuple[jax.Array, KVCache | None, jax.Array]:
+        """What `hidden` gives, and the attention weights float32 [B, W, T] of some of its queries.
+
+        They are the mean over the heads and over the last layers, and sum to 1 over the keys that are seen:
+        those of the canvas, or without a cache of the pass.
+
+        Args:
+          input_ids: [B, Q], as in `hidden`.
+          watched: [B, W] whose weights, as indices into the Q positions.
+          layers: how many of the last layers; where there are fewer, all.
+          **others: as in `hidden`.
+
+        Raises:
+          ValueError: if `layers` is below 1.
+        """
+        if layers < 1:
+            raise ValueError(f"layers must be an integer of at least 1, got {layers}")
+        chex.assert_shape(watched, (len(input_ids), None))
+        num_layers = self.config.num_layers
+        watch = Watch(watched, max(num_layers - layers, 0), num_layers)
+        x, cache, attention = self._pass(input_ids, **others, watch=watch)
+        assert attention is not None
+        return x, cache, attention
+
+    def _pass(
+        self,
+        input_ids: jax.Array,
+        lengths: jax.Array | None = None,
+        start: jax.Array | None = None,
+        cache: KVCache | None = None,
+        write: jax.Array | None = None,
+        rows: jax.Array | None = None,
+        watch: Watch | None = None,
+    ) -> tuple[jax.Array, KVCache | None, jax.Array | None]:
         batch, length = input_ids.shape
         canvas = length if cache is None else (cache if isinstance(cache, KeyValues) else cache[0]).length
         if start is None and canvas != length:
@@ -125,26 +165,29 @@ class Transformer(nnx.Module):
             rotation = rotation.at(start[:, None] + jnp.arange(length, dtype=jnp.int32)[None])
         queries = Queries(rotation, lengths.astype(jnp.int32), start, write, rows, self.fused_attention)
         x = _take_matrix(self.embed, self.embed_scale, input_ids, axis=0).astype(stream_dtype(self.dtype))
-        x, cache = self._run_layers(x, queries, cache)
-        return self.norm(x), cache
+        x, cache, attention = self._run_layers(x, queries, cache, watch, canvas)
+        return self.norm(x), cache, attention
 
     def _run_layers(
-        self, x: jax.Array, queries: Queries, cache: KVCache | None
-    ) -> tuple[jax.Array, KVCache | None]:
+        self, x: jax.Array, queries: Queries, cache: KVCache | None, watch: Watch | None, canvas: int
+    ) -> tuple[jax.Array, KVCache | None, jax.Array | None]:
+        attention: Any = None if watch is None else watch.begin(x, canvas)
         if isinstance(self.layers, Block):
 
             def step(carry: Any, layer: tuple[Block, jax.Array]) -> tuple[Any, None]:
-                x, cache = carry
-                return layer[0](x, queries, cache, layer[1]), None
+                x, cache, attention = carry
+                x, cache, looked = layer[0](x, queries, cache, layer[1])
+                return (x, cache, watch and watch.add(attention, layer[1], looked)), None
 
             index = jnp.arange(self.config.num_layers, dtype=jnp.int32)
-            return lax.scan(step, (x, cache), (self.layers, index))[0]
+            return lax.scan(step, (x, cache, attention), (self.layers, index))[0]
         layer_caches: Any = cache or [None] * self.config.num_layers
         updated = []
-        for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
-            x, layer_cache = layer(x, queries, layer_cache)
+        for index, (layer, layer_cache) in enumerate(zip(self.layers, layer_caches, strict=True)):
+            x, layer_cache, looked = layer(x, queries, layer_cache)
+            attention = watch and watch.add(attention, index, looked)
             updated.append(layer_cache)
-        return x, None if cache is None else tuple(updated)
+        return x, None if cache is None else tuple(updated), attention
 
     def on_canvas(self, length: int) -> Transformer:
         """The same model, with the rotations of a canvas computed: what its passes, and their layers, share.

@@ -106,11 +106,12 @@ def _inside_a_block(cache: str, canvas: int) -> tuple[Any, Any]:
 
 def _block_pass(model: Any, state: Any, kv: Any) -> Any:
     """The narrowest pass of a row alone: over its block."""
-    from depcap_jax.decoding.compute.spans import Spans, _prepare, _Rows
+    from depcap_jax.decoding.compute.spans import Spans, Watch, _prepare, _Rows
 
     spans = Spans(jnp.ones(1, bool), state.block_start, state.block_end)
     rows = _Rows(state.tokens, state.length, state.block_start, state.block_start, spans)
-    return _prepare(model, WIDTH, 256, True, rows)(jnp.int32(0), kv)
+    told, kv = _prepare(model, WIDTH, 256, Watch(), True, rows)(jnp.int32(0), kv)
+    return told.hidden, kv
 
 
 @pytest.mark.compiler

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from depcap_jax.decoding.compute import numerics
+from depcap_jax.decoding.compute.attention import Attention
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.policy import Number, policy, setting
 
@@ -31,6 +32,8 @@ class Reads(NamedTuple):
     """How many of the most likely tokens `Prediction.top` keeps; 0 for none."""
     pairs: bool = False
     """For selections only."""
+    attention: int = 0
+    """How many of the last layers `Prediction.attention` is the mean of; 0 for none."""
 
 
 # The temperatures that a traced one is held to: below, the most likely token is drawn; above, any.
@@ -54,6 +57,8 @@ class Prediction(NamedTuple):
     """[B, W, W] float32: log p_i(y_j), what position i thinks of the token of position j."""
     open: jax.Array | None = None
     """[B, W] bool: which of the positions are still to be decoded; for partitions."""
+    attention: Attention | None = None
+    """What the positions look at."""
 
 
 @policy

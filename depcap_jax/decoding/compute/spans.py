@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from depcap_jax.decoding.compute import numerics
-from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.compute.attention import Watch
+from depcap_jax.decoding.model import AttentiveLM, DiffusionLM
 from depcap_jax.decoding.state import DecodeState
 
 
@@ -88,9 +89,22 @@ def _group(batch: int, most: int) -> int:
     return rows if rows <= 8 else batch
 
 
+class Told(NamedTuple):
+    """What a pass tells of each window."""
+
+    hidden: jax.Array  # [B, window, D] the hidden states that predict it
+    attention: jax.Array | None  # [B, W, T] the weights of the first positions' queries, if anybody asks
+
+
 def run_spans(
-    model: DiffusionLM, state: DecodeState, spans: Spans, window: int, kv: Any, widths: Widths
-) -> tuple[jax.Array, Any, jax.Array]:
+    model: DiffusionLM,
+    state: DecodeState,
+    spans: Spans,
+    window: int,
+    kv: Any,
+    widths: Widths,
+    watch: Watch,
+) -> tuple[Told, Any, jax.Array]:
     """One forward pass over the spans.
 
     Args:
@@ -101,12 +115,13 @@ def run_spans(
       window: how many positions from a block's start are to be predicted.
       kv: the model's keys and values; None if there are none to keep, and spans begin at 0.
       widths: what is compiled.
+      watch: whose attention is told, too.
 
     Returns:
-      The hidden states [B, window, D] that predict the window, of rows that took part; the keys and values;
-      the width [B] at which each row was computed, 0 if it took no part.
+      What is told of the windows of rows that took part; the keys and values; the width [B] at which each
+      row was computed, 0 if it took no part.
     """
-    batch = len(state.tokens)
+    batch, canvas = state.tokens.shape
 
     def plan() -> tuple[jax.Array, jax.Array, Spans]:
         first = spans.begin
@@ -118,12 +133,16 @@ def run_spans(
     first, chosen, spans = numerics.if_any(spans.active, plan)
     order = jnp.argsort(chosen).astype(jnp.int32)  # the rows of one width stand together
     hidden = jax.eval_shape(lambda: model.hidden(state.tokens)[0])
-    carry = (jnp.zeros_like(hidden, shape=(batch, window, hidden.shape[-1])), kv)
+    told = Told(jnp.zeros_like(hidden, shape=(batch, window, hidden.shape[-1])), None)
+    if watch.layers:
+        nothing = jnp.zeros_like(hidden, jnp.float32, shape=(batch, watch.positions, canvas))
+        told = told._replace(attention=nothing)
+    carry = (told, kv)
     # XLA copies a buffer that is changed inside a conditional; what a loop carries is changed in place.
     for number, (width, size) in enumerate(zip(*widths, strict=True), start=1):
         active = chosen == number
         rows = _Rows(state.tokens, state.length, state.block_start, first, spans._replace(active=active))
-        prepare = functools.partial(_prepare, model, width, window, kv is not None)
+        prepare = functools.partial(_prepare, model, width, window, watch, kv is not None)
         if size == batch:
             body = _run_all(prepare, rows)
         else:
@@ -144,17 +163,16 @@ class _Rows(NamedTuple):
     spans: Spans
 
 
-_Run = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
-"""A pass: of the loop's index and the keys and values, the hidden states that predict the window, and the new
-keys and values."""
-_Carry = tuple[jax.Array, Any]
+_Carry = tuple[Told, Any]
+_Run = Callable[[jax.Array, Any], _Carry]
+"""A pass: of the loop's index and the keys and values, what is told, and the new keys and values."""
 _Body = Callable[[jax.Array, _Carry], _Carry]
 
 
 def _run_all(prepare: Callable[..., _Run], rows: _Rows) -> _Body:
     """All rows at once; of those that are not active no keys and values change.
 
-    Their hidden states do: at most one pass over all rows runs, and those in groups follow it.
+    What is told of them does: at most one pass over all rows runs, and those in groups follow it.
     """
     # What all layers share is computed out here: inside of the loop, XLA repeats it in each layer.
     run = prepare(rows)
@@ -172,17 +190,27 @@ def _run_group(prepare: Callable[..., _Run], rows: _Rows, order: jax.Array, size
         # Where the batch does not divide, the last group takes some rows again: to the same effect.
         chosen = lax.dynamic_slice_in_dim(order, group * size, size)
         part = jax.tree.map(lambda x: jnp.take(x, chosen, axis=0, mode="clip"), rows)
-        hidden, kv = carry
-        new, kv = prepare(part, chosen)(group, kv)
-        old = jnp.take(hidden, chosen, axis=0, mode="clip")
-        new = jnp.where(part.spans.active[:, None, None], new, old)
-        return hidden.at[chosen].set(new, mode="promise_in_bounds", unique_indices=True), kv
+        told, kv = carry
+        fresh, kv = prepare(part, chosen)(group, kv)
+
+        def put(whole: jax.Array, new: jax.Array) -> jax.Array:
+            old = jnp.take(whole, chosen, axis=0, mode="clip")
+            new = jnp.where(part.spans.active[:, None, None], new, old)
+            return whole.at[chosen].set(new, mode="promise_in_bounds", unique_indices=True)
+
+        return jax.tree.map(put, told, fresh), kv
 
     return body
 
 
 def _prepare(
-    model: DiffusionLM, width: int, window: int, cached: bool, rows: _Rows, chosen: jax.Array | None = None
+    model: DiffusionLM,
+    width: int,
+    window: int,
+    watch: Watch,
+    cached: bool,
+    rows: _Rows,
+    chosen: jax.Array | None = None,
 ) -> _Run:
     """The pass over [first, first + width) of each row; 0 is the first where nothing is `cached`.
 
@@ -200,20 +228,24 @@ def _prepare(
         tokens = numerics.take(rows.tokens, position)
     write = rows.spans.contain(position)
 
-    def run(index: jax.Array, kv: Any) -> tuple[jax.Array, Any]:
+    def run(index: jax.Array, kv: Any) -> _Carry:
         # Else XLA moves the first layer's products out of the loop, to turns on which the pass does not run.
         inputs, _ = lax.optimization_barrier((tokens, index))
-        hidden, kv = model.hidden(inputs, lengths=lengths, start=start, cache=kv, write=write, rows=chosen)
-        return _predicting(model, hidden, rows.block_start, window, start), kv
+        span: Any = {"lengths": lengths, "start": start, "cache": kv, "write": write, "rows": chosen}
+        weights = None
+        if watch.layers:
+            look = cast(AttentiveLM, model).hidden_and_attention
+            hidden, kv, weights = look(inputs, predicting()[:, : watch.positions], watch.layers, **span)
+            # Without a cache, keys are those of the pass alone.
+            weights = jnp.pad(weights, ((0, 0), (0, 0), (0, canvas - weights.shape[-1])))
+        else:
+            hidden, kv = model.hidden(inputs, **span)
+        return Told(numerics.take(hidden, predicting()[..., None], axis=1), weights), kv
+
+    def predicting() -> jax.Array:
+        """[B, window] which of the pass's queries predict the window; beyond the pass they mean nothing."""
+        source = model.source(rows.block_start[:, None] + jnp.arange(window, dtype=jnp.int32)[None])
+        offset = source if start is None else source - start[:, None]
+        return jnp.clip(offset, 0, width - 1)
 
     return run
-
-
-def _predicting(
-    model: DiffusionLM, hidden: jax.Array, block_start: jax.Array, window: int, start: jax.Array | None
-) -> jax.Array:
-    """Of hidden states [B, Q, D] from `start` [B] or 0 on, those that predict the window."""
-    source = model.source(block_start[:, None] + jnp.arange(window, dtype=jnp.int32)[None])
-    offset = source if start is None else source - start[:, None]
-    index = jnp.clip(offset, 0, hidden.shape[1] - 1)  # beyond the pass they mean nothing
-    return numerics.take(hidden, index[..., None], axis=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -78,3 +80,62 @@ class EntropyBlocks(Partition):
         found = jnp.max(rise, axis=-1) > self.least_rise
         longest = jnp.minimum(remaining, self.l_max)
         return jnp.where(found, best, longest), None, entropy
+
+
+class Closure(NamedTuple):
+    """What attention says of the lengths, for the trace."""
+
+    closure: jax.Array  # [B, W]: of a block that ends with this position; 0 beyond the answer
+
+
+@policy
+class AttentionBlocks(Partition):
+    """Blocks that hardly look at what is open behind them: ours, after GeoBlock (arXiv 2603.26675).
+
+    Only summaries of that rule were seen, so this is no claim about it. The closure of a block C is
+    (cc + alpha ch) / (cc + alpha ch + cf): of all that C looks at, the share that goes to itself and, counted
+    with alpha, to what is known; the rest goes to open positions behind it. The longest block is taken whose
+    closure is within delta of the best.
+    """
+
+    l_max: int = setting(default=32, low=1, doc="longest block")
+    alpha: Number = setting(default=0.5, low=0, doc="what a look at something known counts")
+    delta: Number = setting(default=0.1, low=0, high=1, doc="closure given up for length")
+    layers: int = setting(default=4, low=1, doc="last layers whose attention is averaged")
+
+    @property
+    def reads(self) -> Reads:
+        """The attention to the whole canvas."""
+        return Reads(attention=self.layers)
+
+    def lengths(self, gen_length: int) -> Lengths:
+        """Of any length, up to the longest."""
+        longest = min(self.l_max, gen_length)
+        return Lengths(1, longest, longest)
+
+    def __call__(
+        self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: None
+    ) -> tuple[jax.Array, None, Closure]:
+        """The longest that is closed enough; tells all closures."""
+        attention = prediction.attention
+        assert attention is not None
+        assert prediction.open is not None
+        known = jnp.sum(jnp.where(attention.open[:, None, :], 0.0, attention.weights), axis=-1)
+        total = jnp.sum(attention.weights, axis=-1)
+        # [B, i, x]: what position i looks at among the first x + 1 positions.
+        own = jnp.cumsum(attention.within, axis=-1)
+        own_open = jnp.cumsum(jnp.where(prediction.open[:, None, :], attention.within, 0.0), axis=-1)
+        history = known[:, :, None] - (own - own_open)
+        ahead = (total - known)[:, :, None] - own_open
+        width = own.shape[-1]
+        index = jnp.arange(width, dtype=jnp.int32)
+        of_block = (index[:, None] <= index[None, :])[None]  # its positions i: their number cancels
+
+        closed, leaks = (
+            jnp.sum(jnp.where(of_block, jnp.maximum(x, 0.0), 0.0), axis=1)
+            for x in (own + self.alpha * history, ahead)
+        )
+        fits = index[None] < remaining[:, None]
+        closure = jnp.where(fits, closed / jnp.maximum(closed + leaks, 1e-30), 0.0)
+        good = fits & (closure >= jnp.max(closure, axis=-1, keepdims=True) - self.delta)
+        return width - numerics.first(good[:, ::-1]), None, Closure(closure)
