@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Schedule as Schedule,
         StableAndConfident as StableAndConfident,
     )
+    from depcap_jax.decoding.field.revoking import Saber as Saber
     from depcap_jax.decoding.field.windows import (
         EntropyBlocks as EntropyBlocks,
         SlidingWindow as SlidingWindow,
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     )
     from depcap_jax.decoding.recording import Trace as Trace
     from depcap_jax.decoding.select import (
+        Change as Change,
         ConfidenceThreshold as ConfidenceThreshold,
         ConflictFree as ConflictFree,
         FactorThreshold as FactorThreshold,

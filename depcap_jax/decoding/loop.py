@@ -9,8 +9,8 @@
         commit
 
 Every shape is fixed; a row's tokens and counts never depend on its neighbours. Each turn commits at least
-one token in every row that takes part, and at least one row does, so the loop ends. The loop threads what
-the policies remember and what they tell, and knows neither.
+one token in every row that takes part, and more than it takes back, and at least one row does, so the loop
+ends. The loop threads what the policies remember and what they tell, and knows neither.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.compute.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
+from depcap_jax.decoding.select import Change
 from depcap_jax.decoding.state import DecodeResult, DecodeState, Status, window_at
 
 
@@ -48,6 +49,8 @@ class Turn(NamedTuple):
     """[B, L] bool: open, inside the block, and the row takes part."""
     taken: jax.Array
     """[B, L] bool: what was committed."""
+    revoked: jax.Array
+    """[B, L] bool: what had been committed on an earlier turn and is open again."""
     partition: Any
     """What the partition tells; zeros for rows that did not ask."""
     select: Any
@@ -116,8 +119,10 @@ def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax
     """[B] rows that still have something to decode."""
     live = jnp.any(state.open, axis=1) & (state.status == int(Status.OK))
     if config.stop_at_eos:
-        position = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
-        settled = (position < numerics.first(state.open)[:, None]) & (state.commit_step > 0)
+        position, first = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None], numerics.first(state.open)
+        if _revokes(config):  # in a block that is not done, nothing is settled
+            first = jnp.where(first < state.block_end, state.block_start, first)
+        settled = (position < first[:, None]) & (state.commit_step > 0)
         live &= ~jnp.any(settled & _is_eos(model, state.tokens), axis=1)  # a prompt's own ends nothing
     return live
 
@@ -164,8 +169,8 @@ def decode_step(
         count = jnp.where(passed.active, block_end - state.block_start, 0)
         block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, count))
     start = state.block_start - state.answer_start
-    take, select, select_info = config.select(block, candidates, start, state.select)
-    take = _checked(config.select, take, jnp.bool_, candidates.shape)
+    decision, select, select_info = config.select(block, candidates, start, state.select)
+    take, revoke = _checked_change(config, decision, candidates.shape)
     # A candidate of probability 0 still comes before what is no candidate.
     least = jnp.finfo(jnp.float32).min
     log_c = jnp.where(candidates, jnp.maximum(block.log_confidence, least), -jnp.inf)
@@ -174,6 +179,8 @@ def decode_step(
     if getattr(config.select, "exact", False):
         best &= ~jnp.any(take & candidates, axis=1, keepdims=True)
     take = candidates & (take | best) & finite[:, None]
+    committed = window_at(state.commit_step, state.block_start, longest, 0) > 0
+    revoke = _fewer(revoke & inside & finite[:, None] & (committed | take), than=take)
 
     state = dataclasses.replace(
         state,
@@ -183,8 +190,9 @@ def decode_step(
         status=jnp.where(finite, state.status, int(Status.NON_FINITE)),
     )
     infos = (partition_info, jax.tree.map(jnp.asarray, select_info), jax.tree.map(jnp.asarray, cache_info))
-    turn = Turn(passed.active, asked, start, glance.reach, watched, candidates, take, *infos)
-    return _commit(state, turn), turn
+    changes = (take & ~revoke, revoke & ~take)
+    turn = Turn(passed.active, asked, start, glance.reach, watched, candidates, *changes, *infos)
+    return _commit(model, state, turn), turn
 
 
 def decode(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
@@ -266,29 +274,52 @@ def _choose_lengths(
     )
 
 
-def _commit(state: DecodeState, turn: Turn) -> DecodeState:
-    """Writes what was taken, and counts."""
+def _commit(model: DiffusionLM, state: DecodeState, turn: Turn) -> DecodeState:
+    """Writes what was taken, opens what was revoked, and counts."""
     canvas = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
     offset = jnp.broadcast_to(canvas - state.block_start[:, None], state.tokens.shape)
     reachable = (offset >= 0) & (offset < turn.taken.shape[1])
     offset = jnp.clip(offset, 0, turn.taken.shape[1] - 1)
-    taken = reachable & numerics.take(turn.taken, offset)
+    taken, revoked = (reachable & numerics.take(x, offset) for x in (turn.taken, turn.revoked))
+    tokens = jnp.where(revoked, model.config.mask_token_id, state.tokens)
     nfe = state.nfe + turn.active.astype(jnp.int32)
     slot = jnp.arange(state.block_sizes.shape[1], dtype=jnp.int32)[None] == state.num_blocks[:, None]
     size = (state.block_end - state.block_start)[:, None]
     return dataclasses.replace(
         state,
-        tokens=jnp.where(taken, numerics.take(turn.prediction.token, offset), state.tokens),
-        open=state.open & ~taken,
+        tokens=jnp.where(taken, numerics.take(turn.prediction.token, offset), tokens),
+        open=(state.open | revoked) & ~taken,
         nfe=nfe,
         num_blocks=state.num_blocks + turn.asked.astype(jnp.int32),
-        commit_step=jnp.where(taken, nfe[:, None], state.commit_step),
+        commit_step=jnp.where(taken, nfe[:, None], jnp.where(revoked, 0, state.commit_step)),
         block_sizes=jnp.where(slot & turn.asked[:, None], size, state.block_sizes),
     )
 
 
 def _slides(config: DecodeConfig) -> bool:
     return getattr(config.partition, "slides", False)
+
+
+def _revokes(config: DecodeConfig) -> bool:
+    return getattr(config.select, "revokes", False)
+
+
+def _checked_change(config: DecodeConfig, decision: Any, shape: tuple[int, ...]) -> Change:
+    """What a selection decided, if it is what the selection says that it returns."""
+    revokes = _revokes(config)
+    if isinstance(decision, Change) != revokes:
+        raise ValueError(
+            f"{type(config.select).__name__} must return {'a Change' if revokes else 'flags'}, got "
+            f"{type(decision).__name__}; a selection with `revokes = True` returns a Change, others flags"
+        )
+    parts = decision if revokes else Change(decision, jnp.zeros(shape, bool))
+    return Change(*(_checked(config.select, part, jnp.bool_, shape) for part in parts))
+
+
+def _fewer(flags: jax.Array, *, than: jax.Array) -> jax.Array:
+    """The first of the flags [B, L], fewer in each row than those of the other ones [B, L]."""
+    most = jnp.sum(than, axis=1, keepdims=True, dtype=jnp.int32)
+    return flags & (jnp.cumsum(flags, axis=1, dtype=jnp.int32) < most)
 
 
 def _checked(policy: Any, decision: Any, kind: Any, shape: tuple[int, ...]) -> jax.Array:

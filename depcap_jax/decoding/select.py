@@ -16,12 +16,26 @@ from depcap_jax.decoding.compute.prediction import Prediction, Reads
 from depcap_jax.decoding.policy import Number, policy, setting
 
 
+class Change(NamedTuple):
+    """The decision of a selection that revokes.
+
+    The loop takes back fewer positions than the turn commits, the first ones of those named, so that it
+    ends; and none but those of the block that this decode committed, on this turn or before.
+    """
+
+    commit: jax.Array
+    """[B, L] bool: which of the candidates to commit."""
+    revoke: jax.Array
+    """[B, L] bool: what is to be open again."""
+
+
 class Select(Protocol):
-    """A rule for what to commit. A class may also have two attributes:
+    """A rule for what to commit. A class may also have three attributes:
 
     `reads`, a `Reads`: what it reads of each position; nothing beside token and confidence by default.
     `exact`, a bool: True if what it names is all that is committed; the loop adds the most confident
     position only where it names none.
+    `revokes`, a bool: True if its decision is a `Change`, which may also take back what was committed.
     """
 
     def init(self, batch: int, gen_length: int) -> Any:
@@ -29,7 +43,7 @@ class Select(Protocol):
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: Any
-    ) -> tuple[jax.Array, Any, Any]:
+    ) -> tuple[Any, Any, Any]:
         """Which of the candidates to commit [B, L] bool; the new memory; and its info, as a partition's.
 
         Args:

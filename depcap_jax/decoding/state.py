@@ -77,7 +77,8 @@ class DecodeState:
 
     # What is recorded.
     commit_step: jax.Array
-    """[B, T] int32: the row's pass at which each position was committed, from 1; 0 elsewhere."""
+    """[B, T] int32: the row's pass at which each position was committed, for the last time, from 1; 0 where
+    it is open or was given."""
     block_sizes: jax.Array
     """[B, N] int32: the chosen lengths, zero-padded."""
 
@@ -96,7 +97,8 @@ class DecodeResult:
     block_sizes: jax.Array
     """[B, N] int32: the chosen block lengths, zero-padded."""
     commit_step: jax.Array
-    """[B, G] int32: the row's pass at which each position was committed, from 1; 0 if never."""
+    """[B, G] int32: the row's pass at which each position was committed, for the last time where a selection
+    revokes, from 1; 0 if never."""
     status: jax.Array
     """[B] int32: a `Status`; see `raise_for_status`."""
     trace: Any = None
