@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Reads as Reads,
         Sampling as Sampling,
     )
+    from depcap_jax.decoding.field.caches import SparseCache as SparseCache
     from depcap_jax.decoding.field.one_pass import (
         EntropyBound as EntropyBound,
         FrechetProfile as FrechetProfile,
