@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import Any
+from typing import Any, cast
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from predictions import log_softmax
@@ -40,7 +41,7 @@ class ByHand:
         position = np.arange(len(tokens)) if full else np.arange(first, block.stop)
         x, kept = np.asarray(self.model.embed)[tokens[position]], []
         in_block = (position >= block.start) & (position < block.stop)
-        for number, layer in enumerate(self.model.layers):
+        for number, layer in enumerate(cast(Any, self.model.layers)):
             h = self._norm(x, layer.attn_norm)
             q, k, v = (
                 self._heads(h @ self._of(p.kernel)) for p in (layer.attn.q, layer.attn.k, layer.attn.v)
@@ -51,13 +52,14 @@ class ByHand:
                 best = self._most_wanted(q[in_block], k, block)
                 kept.append((k[best], v[best]))
             else:
-                seen = tuple(np.concatenate(x) for x in zip(self.kept[number], (k[in_block], v[in_block])))
+                fresh = k[in_block], v[in_block]
+                seen = tuple(map(np.concatenate, zip(self.kept[number], fresh, strict=True)))
             x = x + self._attend(q, *seen) @ self._of(layer.attn.o.kernel)
             h = self._norm(x, layer.ff_norm)
             gate, up = h @ self._of(layer.ff.gate.kernel), h @ self._of(layer.ff.up.kernel)
             x = x + gate / (1 + np.exp(-gate)) * up @ self._of(layer.ff.down.kernel)
         self.kept = kept if full else self.kept
-        source = np.asarray(self.model.source(np.arange(block.start, block.stop))) - position[0]
+        source = np.asarray(self.model.source(jnp.arange(block.start, block.stop))) - position[0]
         return log_softmax(self._norm(x, self.model.norm)[source] @ self._of(self.model.head))
 
     def _most_wanted(self, q: np.ndarray, k: np.ndarray, block: range) -> list[int]:
@@ -130,3 +132,53 @@ def test_each_row_of_a_batch_is_decoded_as_by_hand_alone(family, keep, full_pass
         assert row_of(result, row) == expected
     dual = dc.generate(two_layers(family), IDS, LENGTHS, config=config_of(dc.DualCache()))
     assert not np.array_equal(dual.tokens, result.tokens), "pruning is to matter here"
+
+
+@pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=in_ci)])
+def test_keeping_everything_is_the_dual_cache(family):
+    """Also where the blocks' lengths are chosen, and whatever runs at once."""
+    settings: dict[str, Any] = {"l_min": 4, "l_max": 16, "lambda_u": 0.6, "tau_low": 0.3, "gamma": -8.0}
+    config = dc.depcap(gen_length=40, stop_at_eos=False, cache=dc.DualCache(), **settings)
+    model = two_layers(family)
+    dual = dc.generate(model, IDS, LENGTHS, config=config)
+    sparse = dataclasses.replace(config, cache=dc.SparseCache(keep=1.0, full_passes=1, together=64))
+    result = dc.generate(model, IDS, LENGTHS, config=sparse, trace=True)
+    for field in FIELDS:
+        np.testing.assert_array_equal(getattr(result, field), getattr(dual, field))
+    for row, length in enumerate(LENGTHS):
+        seen = dc.replay(result, row)
+        first = {block.first_pass for block in seen.blocks}
+        for step in range(1, seen.nfe + 1):
+            facts, block = seen.facts(step), seen.block_at(step)
+            assert facts["refresh"] == (step in first)
+            assert facts["needed"] == (length + 40 if step in first else block.size)
+            assert facts["width"] <= (64 if step in first else 16 + (family == "dream"))
+
+
+@pytest.mark.compiler
+def test_layers_under_a_scan_and_another_bucket(family):
+    config = config_of(dc.SparseCache(window=BLOCK))
+    expected = dc.generate(two_layers(family), IDS, LENGTHS, config=config)
+    wider = np.pad(IDS, ((0, 0), (0, 17)))
+    result = dc.generate(dc.stack_layers(two_layers(family)), wider, LENGTHS, config=config)
+    for field in FIELDS:
+        np.testing.assert_array_equal(getattr(result, field), getattr(expected, field))
+
+
+def test_it_holds_what_it_keeps_and_no_more():
+    memory = dc.SparseCache(keep=0.25, window=32).init(two_layers("llada"), 3, 1000)
+    per_layer = [layer.slots.k.shape for layer in memory.kv]
+    assert per_layer == [(3, 1, 16, 250 + 32)] * 2
+
+
+def test_what_does_not_go_together_is_named():
+    model = two_layers("llada")
+    with pytest.raises(ValueError, match=r"at least the longest block, 8, got 4: SparseCache\(window=8\)"):
+        dc.generate(model, IDS, LENGTHS, config=config_of(dc.SparseCache(window=4)))
+    with pytest.raises(ValueError, match=r"keep must be a number in \[0, 1\], got 1.5"):
+        dc.SparseCache(keep=1.5)
+    with pytest.raises(TypeError, match="does not know the cache SparseCache"):
+        decode_eagerly(model, [1, 2], config_of(dc.SparseCache()))
+    other: Any = object()
+    with pytest.raises(ValueError, match=r"needs a model with init_sparse_cache.*object has none"):
+        dc.SparseCache().init(other, 1, 32)
