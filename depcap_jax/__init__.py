@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         is_live as is_live,
         swap_rows as swap_rows,
     )
-    from depcap_jax.decoding.model import DiffusionLM as DiffusionLM
+    from depcap_jax.decoding.model import DiffusionLM as DiffusionLM, SparseLM as SparseLM
     from depcap_jax.decoding.partition import (
         AdaBlocks as AdaBlocks,
         DepGABlocks as DepGABlocks,

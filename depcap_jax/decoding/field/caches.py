@@ -46,7 +46,7 @@ class SparseCache:
     full_passes: int = setting(
         default=2, low=1, doc="full passes of each block; the paper's second one has seen a commit"
     )
-    window: int = setting(default=32, low=1, doc="the longest block that there is room for")
+    window: int = setting(default=128, low=1, doc="the longest block that there is room for")
     together: int | None = TOGETHER
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> SparseMemory:
@@ -70,7 +70,7 @@ class SparseCache:
         end = jnp.minimum(begin + sizes.longest, state.answer_end)
         whole = Spans(full, jnp.zeros_like(begin), state.length)
         block = Spans(rows.live & ~full, state.block_start, state.block_end)
-        wide, narrow = self.widths(model, sizes, *state.tokens.shape)
+        wide, narrow = self._widths(model, sizes, *state.tokens.shape)
         kv = _sparse(model).with_window(memory.kv, begin, end, prunes=True)
         of_all, kv, its_width = run_spans(model, state, whole, sizes.window, kv, wide)
         kv = _sparse(model).with_window(kv, begin, end, prunes=False)
@@ -82,7 +82,12 @@ class SparseCache:
         end = jnp.where(full, state.answer_end, state.block_end)
         return Pass(rows.live, hidden, end), SparseMemory(kv, passes, begin), PassInfo(full, needed, width)
 
-    def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> tuple[Widths, Widths]:
+    def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:
+        """What its passes are compiled for."""
+        wide, narrow = self._widths(model, sizes, batch, canvas)
+        return Widths(narrow.width + wide.width, narrow.rows + wide.rows)
+
+    def _widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> tuple[Widths, Widths]:
         """What full passes are compiled for, and what passes over blocks."""
         together = busy(model) if self.together is None else self.together
         beside = int(model.config.predicts_next)
