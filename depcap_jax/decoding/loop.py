@@ -27,8 +27,9 @@ from depcap_jax.decoding.caching import Pass, Rows
 from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.compute.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.policy import checked
 from depcap_jax.decoding.recipes import DecodeConfig
-from depcap_jax.decoding.select import Change
+from depcap_jax.decoding.select import as_change, fewer
 from depcap_jax.decoding.state import DecodeResult, DecodeState, Status, window_at
 
 
@@ -170,7 +171,7 @@ def decode_step(
         block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, count))
     start = state.block_start - state.answer_start
     decision, select, select_info = config.select(block, candidates, start, state.select)
-    take, revoke = _checked_change(config, decision, candidates.shape)
+    take, revoke = as_change(config.select, decision, candidates.shape)
     # A candidate of probability 0 still comes before what is no candidate.
     least = jnp.finfo(jnp.float32).min
     log_c = jnp.where(candidates, jnp.maximum(block.log_confidence, least), -jnp.inf)
@@ -180,7 +181,7 @@ def decode_step(
         best &= ~jnp.any(take & candidates, axis=1, keepdims=True)
     take = candidates & (take | best) & finite[:, None]
     committed = window_at(state.commit_step, state.block_start, longest, 0) > 0
-    revoke = _fewer(revoke & inside & finite[:, None] & (committed | take), than=take)
+    revoke = fewer(revoke & inside & finite[:, None] & (committed | take), than=take)
 
     state = dataclasses.replace(
         state,
@@ -260,7 +261,7 @@ def _choose_lengths(
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start
         length, memory, info = config.partition(ahead, start, remaining, state.partition)
-        length = _checked(config.partition, length, jnp.integer, remaining.shape)
+        length = checked(config.partition, length, jnp.integer, remaining.shape)
         # Whatever a policy says, a block has a position and no more than fit, so that the loop ends.
         most = jnp.minimum(remaining, config.sizes.longest)
         end = state.block_start + jnp.clip(numerics.as_int32(length), 1, most)
@@ -302,35 +303,6 @@ def _slides(config: DecodeConfig) -> bool:
 
 def _revokes(config: DecodeConfig) -> bool:
     return getattr(config.select, "revokes", False)
-
-
-def _checked_change(config: DecodeConfig, decision: Any, shape: tuple[int, ...]) -> Change:
-    """What a selection decided, if it is what the selection says that it returns."""
-    revokes = _revokes(config)
-    if isinstance(decision, Change) != revokes:
-        raise ValueError(
-            f"{type(config.select).__name__} must return {'a Change' if revokes else 'flags'}, got "
-            f"{type(decision).__name__}; a selection with `revokes = True` returns a Change, others flags"
-        )
-    parts = decision if revokes else Change(decision, jnp.zeros(shape, bool))
-    return Change(*(_checked(config.select, part, jnp.bool_, shape) for part in parts))
-
-
-def _fewer(flags: jax.Array, *, than: jax.Array) -> jax.Array:
-    """The first of the flags [B, L], fewer in each row than those of the other ones [B, L]."""
-    most = jnp.sum(than, axis=1, keepdims=True, dtype=jnp.int32)
-    return flags & (jnp.cumsum(flags, axis=1, dtype=jnp.int32) < most)
-
-
-def _checked(policy: Any, decision: Any, kind: Any, shape: tuple[int, ...]) -> jax.Array:
-    """What a policy decided, if it is of this kind and shape."""
-    decision = jnp.asarray(decision)
-    if decision.shape != shape or not jnp.issubdtype(decision.dtype, kind):
-        raise ValueError(
-            f"{type(policy).__name__} must return {'flags' if kind is jnp.bool_ else 'integers'} of shape "
-            f"{list(shape)}, got {decision.dtype} {list(decision.shape)}"
-        )
-    return decision
 
 
 def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from depcap_jax.decoding.compute.prediction import Prediction, Reads
-from depcap_jax.decoding.policy import Number, policy, setting
+from depcap_jax.decoding.policy import Number, checked, policy, setting
 
 
 class Change(NamedTuple):
@@ -53,6 +53,24 @@ class Select(Protocol):
           memory: what the last call returned. That of rows that take no part is kept by the loop.
         """
         ...
+
+
+def as_change(select: Any, decision: Any, shape: tuple[int, ...]) -> Change:
+    """What a selection decided, if it is what the selection says that it returns."""
+    revokes = getattr(select, "revokes", False)
+    if isinstance(decision, Change) != revokes:
+        raise ValueError(
+            f"{type(select).__name__} must return {'a Change' if revokes else 'flags'}, got "
+            f"{type(decision).__name__}; a selection with `revokes = True` returns a Change, others flags"
+        )
+    parts = decision if revokes else Change(decision, jnp.zeros(shape, bool))
+    return Change(*(checked(select, part, jnp.bool_, shape) for part in parts))
+
+
+def fewer(flags: jax.Array, *, than: jax.Array) -> jax.Array:
+    """The first of the flags [B, L], fewer in each row than those of the other ones [B, L]."""
+    most = jnp.sum(than, axis=1, keepdims=True, dtype=jnp.int32)
+    return flags & (jnp.cumsum(flags, axis=1, dtype=jnp.int32) < most)
 
 
 @policy
