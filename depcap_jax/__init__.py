@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Sampling as Sampling,
     )
     from depcap_jax.decoding.field.attending import CLAD as CLAD, DAPD as DAPD, DAWN as DAWN
+    from depcap_jax.decoding.field.caches import SparseCache as SparseCache
     from depcap_jax.decoding.field.one_pass import (
         EntropyBound as EntropyBound,
         FrechetProfile as FrechetProfile,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         Schedule as Schedule,
         StableAndConfident as StableAndConfident,
     )
+    from depcap_jax.decoding.field.revoking import Saber as Saber
     from depcap_jax.decoding.field.windows import (
         AttentionBlocks as AttentionBlocks,
         EntropyBlocks as EntropyBlocks,
@@ -70,7 +72,11 @@ if TYPE_CHECKING:
         is_live as is_live,
         swap_rows as swap_rows,
     )
-    from depcap_jax.decoding.model import AttentiveLM as AttentiveLM, DiffusionLM as DiffusionLM
+    from depcap_jax.decoding.model import (
+        AttentiveLM as AttentiveLM,
+        DiffusionLM as DiffusionLM,
+        SparseLM as SparseLM,
+    )
     from depcap_jax.decoding.partition import (
         AdaBlocks as AdaBlocks,
         DepGABlocks as DepGABlocks,
@@ -94,6 +100,7 @@ if TYPE_CHECKING:
     )
     from depcap_jax.decoding.recording import Trace as Trace
     from depcap_jax.decoding.select import (
+        Change as Change,
         ConfidenceThreshold as ConfidenceThreshold,
         ConflictFree as ConflictFree,
         FactorThreshold as FactorThreshold,

@@ -78,7 +78,7 @@ class Cache(Protocol):
         ...
 
 
-_TOGETHER = setting(
+TOGETHER = setting(
     default=None,
     kind=int,
     low=0,
@@ -91,7 +91,7 @@ _TOGETHER = setting(
 class NoCache:
     """Every pass is a full one."""
 
-    together: int | None = _TOGETHER
+    together: int | None = TOGETHER
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> None:
         """Nothing is kept."""
@@ -146,7 +146,7 @@ class BlockCache:
     quorum: Number = setting(
         default=0.0, low=0, high=1, doc="a full pass waits until this share of live rows is due; 0: no wait"
     )
-    together: int | None = _TOGETHER
+    together: int | None = TOGETHER
 
     def init(self, model: DiffusionLM, batch: int, length: int) -> BlockMemory:
         """Room for the keys and values of the whole canvas."""

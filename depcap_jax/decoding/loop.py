@@ -9,8 +9,8 @@
         commit
 
 Every shape is fixed; a row's tokens and counts never depend on its neighbours. Each turn commits at least
-one token in every row that takes part, and at least one row does, so the loop ends. The loop threads what
-the policies remember and what they tell, and knows neither.
+one token in every row that takes part, and more than it takes back, and at least one row does, so the loop
+ends. The loop threads what the policies remember and what they tell, and knows neither.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.compute.attention import Attention, Watch, watch_for
 from depcap_jax.decoding.compute.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.model import DiffusionLM
+from depcap_jax.decoding.policy import checked
 from depcap_jax.decoding.recipes import DecodeConfig
+from depcap_jax.decoding.select import as_change, fewer
 from depcap_jax.decoding.state import DecodeResult, DecodeState, Status, Turn, window_at
 
 
@@ -92,8 +94,10 @@ def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax
     """[B] rows that still have something to decode."""
     live = jnp.any(state.open, axis=1) & (state.status == int(Status.OK))
     if config.stop_at_eos:
-        position = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
-        settled = (position < numerics.first(state.open)[:, None]) & (state.commit_step > 0)
+        position, first = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None], numerics.first(state.open)
+        if _revokes(config):  # in a block that is not done, nothing is settled
+            first = jnp.where(first < state.block_end, state.block_start, first)
+        settled = (position < first[:, None]) & (state.commit_step > 0)
         live &= ~jnp.any(settled & _is_eos(model, state.tokens), axis=1)  # a prompt's own ends nothing
     return live
 
@@ -146,8 +150,8 @@ def decode_step(
     block = _attending(block, glance.select, state, passed, inside)
     watched = _attending(watched, glance.watch, state, passed, inside)
     start = state.block_start - state.answer_start
-    take, select, select_info = config.select(block, candidates, start, state.select)
-    take = _checked(config.select, take, jnp.bool_, candidates.shape)
+    decision, select, select_info = config.select(block, candidates, start, state.select)
+    take, revoke = as_change(config.select, decision, candidates.shape)
     # A candidate of probability 0 still comes before what is no candidate.
     least = jnp.finfo(jnp.float32).min
     log_c = jnp.where(candidates, jnp.maximum(block.log_confidence, least), -jnp.inf)
@@ -156,6 +160,8 @@ def decode_step(
     if getattr(config.select, "exact", False):
         best &= ~jnp.any(take & candidates, axis=1, keepdims=True)
     take = candidates & (take | best) & finite[:, None]
+    committed = window_at(state.commit_step, state.block_start, longest, 0) > 0
+    revoke = fewer(revoke & inside & finite[:, None] & (committed | take), than=take)
 
     state = dataclasses.replace(
         state,
@@ -165,8 +171,9 @@ def decode_step(
         status=jnp.where(finite, state.status, int(Status.NON_FINITE)),
     )
     infos = (partition_info, jax.tree.map(jnp.asarray, select_info), jax.tree.map(jnp.asarray, cache_info))
-    turn = Turn(passed.active, asked, start, glance.reach, watched, candidates, take, *infos)
-    return _commit(state, turn), turn
+    changes = (take & ~revoke, revoke & ~take)
+    turn = Turn(passed.active, asked, start, glance.reach, watched, candidates, *changes, *infos)
+    return _commit(model, state, turn), turn
 
 
 def decode(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> DecodeState:
@@ -259,7 +266,7 @@ def _choose_lengths(
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start
         length, memory, info = config.partition(ahead, start, remaining, state.partition)
-        length = _checked(config.partition, length, jnp.integer, remaining.shape)
+        length = checked(config.partition, length, jnp.integer, remaining.shape)
         # Whatever a policy says, a block has a position and no more than fit, so that the loop ends.
         most = jnp.minimum(remaining, config.sizes.longest)
         end = state.block_start + jnp.clip(numerics.as_int32(length), 1, most)
@@ -273,23 +280,24 @@ def _choose_lengths(
     )
 
 
-def _commit(state: DecodeState, turn: Turn) -> DecodeState:
-    """Writes what was taken, and counts."""
+def _commit(model: DiffusionLM, state: DecodeState, turn: Turn) -> DecodeState:
+    """Writes what was taken, opens what was revoked, and counts."""
     canvas = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
     offset = jnp.broadcast_to(canvas - state.block_start[:, None], state.tokens.shape)
     reachable = (offset >= 0) & (offset < turn.taken.shape[1])
     offset = jnp.clip(offset, 0, turn.taken.shape[1] - 1)
-    taken = reachable & numerics.take(turn.taken, offset)
+    taken, revoked = (reachable & numerics.take(x, offset) for x in (turn.taken, turn.revoked))
+    tokens = jnp.where(revoked, model.config.mask_token_id, state.tokens)
     nfe = state.nfe + turn.active.astype(jnp.int32)
     slot = jnp.arange(state.block_sizes.shape[1], dtype=jnp.int32)[None] == state.num_blocks[:, None]
     size = (state.block_end - state.block_start)[:, None]
     return dataclasses.replace(
         state,
-        tokens=jnp.where(taken, numerics.take(turn.prediction.token, offset), state.tokens),
-        open=state.open & ~taken,
+        tokens=jnp.where(taken, numerics.take(turn.prediction.token, offset), tokens),
+        open=(state.open | revoked) & ~taken,
         nfe=nfe,
         num_blocks=state.num_blocks + turn.asked.astype(jnp.int32),
-        commit_step=jnp.where(taken, nfe[:, None], state.commit_step),
+        commit_step=jnp.where(taken, nfe[:, None], jnp.where(revoked, 0, state.commit_step)),
         block_sizes=jnp.where(slot & turn.asked[:, None], size, state.block_sizes),
     )
 
@@ -302,15 +310,8 @@ def _slides(config: DecodeConfig) -> bool:
     return getattr(config.partition, "slides", False)
 
 
-def _checked(policy: Any, decision: Any, kind: Any, shape: tuple[int, ...]) -> jax.Array:
-    """What a policy decided, if it is of this kind and shape."""
-    decision = jnp.asarray(decision)
-    if decision.shape != shape or not jnp.issubdtype(decision.dtype, kind):
-        raise ValueError(
-            f"{type(policy).__name__} must return {'flags' if kind is jnp.bool_ else 'integers'} of shape "
-            f"{list(shape)}, got {decision.dtype} {list(decision.shape)}"
-        )
-    return decision
+def _revokes(config: DecodeConfig) -> bool:
+    return getattr(config.select, "revokes", False)
 
 
 def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:

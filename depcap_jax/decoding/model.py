@@ -95,3 +95,15 @@ class AttentiveLM(DiffusionLM, Protocol):
         are indices into `input_ids`. Without a cache, T = Q. `others` are the keywords of `hidden`.
         """
         ...
+
+
+class SparseLM(DiffusionLM, Protocol):
+    """A model that can prune its cache, for `SparseCache`."""
+
+    def init_sparse_cache(self, batch: int, length: int, *, window: int, keep: float) -> Any:
+        """As `init_cache`, for a cache that keeps a share of what is outside of `window` positions."""
+        ...
+
+    def with_window(self, cache: Any, begin: jax.Array, end: jax.Array, *, prunes: bool) -> Any:
+        """That cache for windows [begin, end) [B]; and for full passes, which prune it, or for others."""
+        ...

@@ -16,6 +16,7 @@ import math
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 Number = float | jax.Array
@@ -133,6 +134,17 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
         for field in dataclasses.fields(cls)
         if "setting" in field.metadata
     )
+
+
+def checked(policy: Any, decision: Any, kind: Any, shape: tuple[int, ...]) -> jax.Array:
+    """What a policy decided, if it is of this kind and shape."""
+    decision = jnp.asarray(decision)
+    if decision.shape != shape or not jnp.issubdtype(decision.dtype, kind):
+        raise ValueError(
+            f"{type(policy).__name__} must return {'flags' if kind is jnp.bool_ else 'integers'} of shape "
+            f"{list(shape)}, got {decision.dtype} {list(decision.shape)}"
+        )
+    return decision
 
 
 def check_number(name: str, value: Any, low: float | None, high: float | None) -> None:

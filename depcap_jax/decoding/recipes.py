@@ -16,6 +16,7 @@ import jax
 
 from depcap_jax.decoding.caching import Cache, DualCache, NoCache, PrefixCache, Sizes
 from depcap_jax.decoding.compute.prediction import Sampling
+from depcap_jax.decoding.field.caches import SparseCache
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Partition
 from depcap_jax.decoding.policy import Number, Setting, check_integer, policy, setting, settings_of
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne
@@ -181,13 +182,15 @@ _CACHES: Mapping[str, Cache] = {
     "dual": DualCache(),
     "prefix-margin": PrefixCache(margin=24),
     "dual-margin": DualCache(margin=24, margin_after=24),
+    "sparse": SparseCache(),
 }
 
 RECIPES = tuple(_RECIPES)
 """The names that `recipe` knows: the rows of the paper's tables."""
 
 CACHES = tuple(_CACHES)
-"""The names that its setting `cache` knows; those with a margin also recompute what is beside the block."""
+"""The names that its setting `cache` knows; those with a margin also recompute what is beside the block, and
+`sparse` keeps a half of it."""
 
 SETTINGS: Mapping[str, Setting] = {
     declared.name: declared

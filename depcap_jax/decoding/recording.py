@@ -43,7 +43,7 @@ class Trace:
     guess: jax.Array
     """[B, F, G] int32: that token; -1 where there is no candidate."""
     alternatives: jax.Array
-    """[B, G, A] int32: the most likely tokens at the pass that committed the position, best first; -1 if
+    """[B, G, A] int32: the most likely tokens at the last pass that committed the position, best first; -1 if
     none did."""
     alternative_confidence: jax.Array
     """[B, G, A] float32: their probabilities; 0 if no pass committed the position."""

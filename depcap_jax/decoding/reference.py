@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from depcap_jax.decoding.caching import BlockCache
+from depcap_jax.decoding.caching import BlockCache, NoCache
 from depcap_jax.decoding.compute.prediction import Reads
 from depcap_jax.decoding.field import plain
 from depcap_jax.decoding.field.windows import AttentionBlocks
@@ -80,6 +80,8 @@ class _EagerCache:
     """Runs the model over the canvas, and remembers the keys and values that a pass may not renew."""
 
     def __init__(self, model: DiffusionLM, config: DecodeConfig, answer_start: int, length: int):
+        if not isinstance(config.cache, (NoCache, BlockCache)):
+            raise TypeError(f"decode_eagerly does not know the cache {type(config.cache).__name__}")
         self.model, self.policy = model, config.cache
         self.window, self.answer_start = config.sizes.window, answer_start
         memory = config.cache.init(model, 1, length)

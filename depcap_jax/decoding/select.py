@@ -13,15 +13,29 @@ import jax.numpy as jnp
 from jax import lax
 
 from depcap_jax.decoding.compute.prediction import Prediction, Reads
-from depcap_jax.decoding.policy import Number, policy, setting
+from depcap_jax.decoding.policy import Number, checked, policy, setting
+
+
+class Change(NamedTuple):
+    """The decision of a selection that revokes.
+
+    The loop takes back fewer positions than the turn commits, the first ones of those named, so that it
+    ends; and none but those of the block that this decode committed, on this turn or before.
+    """
+
+    commit: jax.Array
+    """[B, L] bool: which of the candidates to commit."""
+    revoke: jax.Array
+    """[B, L] bool: what is to be open again."""
 
 
 class Select(Protocol):
-    """A rule for what to commit. A class may also have two attributes:
+    """A rule for what to commit. A class may also have three attributes:
 
     `reads`, a `Reads`: what it reads of each position; nothing beside token and confidence by default.
     `exact`, a bool: True if what it names is all that is committed; the loop adds the most confident
     position only where it names none.
+    `revokes`, a bool: True if its decision is a `Change`, which may also take back what was committed.
     """
 
     def init(self, batch: int, gen_length: int) -> Any:
@@ -29,7 +43,7 @@ class Select(Protocol):
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: Any
-    ) -> tuple[jax.Array, Any, Any]:
+    ) -> tuple[Any, Any, Any]:
         """Which of the candidates to commit [B, L] bool; the new memory; and its info, as a partition's.
 
         Args:
@@ -39,6 +53,24 @@ class Select(Protocol):
           memory: what the last call returned. That of rows that take no part is kept by the loop.
         """
         ...
+
+
+def as_change(select: Any, decision: Any, shape: tuple[int, ...]) -> Change:
+    """What a selection decided, if it is what the selection says that it returns."""
+    revokes = getattr(select, "revokes", False)
+    if isinstance(decision, Change) != revokes:
+        raise ValueError(
+            f"{type(select).__name__} must return {'a Change' if revokes else 'flags'}, got "
+            f"{type(decision).__name__}; a selection with `revokes = True` returns a Change, others flags"
+        )
+    parts = decision if revokes else Change(decision, jnp.zeros(shape, bool))
+    return Change(*(checked(select, part, jnp.bool_, shape) for part in parts))
+
+
+def fewer(flags: jax.Array, *, than: jax.Array) -> jax.Array:
+    """The first of the flags [B, L], fewer in each row than those of the other ones [B, L]."""
+    most = jnp.sum(than, axis=1, keepdims=True, dtype=jnp.int32)
+    return flags & (jnp.cumsum(flags, axis=1, dtype=jnp.int32) < most)
 
 
 @policy

@@ -78,7 +78,8 @@ class DecodeState:
 
     # What is recorded.
     commit_step: jax.Array
-    """[B, T] int32: the row's pass at which each position was committed, from 1; 0 elsewhere."""
+    """[B, T] int32: the row's pass at which each position was committed, for the last time, from 1; 0 where
+    it is open or was given."""
     block_sizes: jax.Array
     """[B, N] int32: the chosen lengths, zero-padded."""
 
@@ -100,6 +101,8 @@ class Turn(NamedTuple):
     """[B, L] bool: open, inside the block, and the row takes part."""
     taken: jax.Array
     """[B, L] bool: what was committed."""
+    revoked: jax.Array
+    """[B, L] bool: what had been committed on an earlier turn and is open again."""
     partition: Any
     """What the partition tells; zeros for rows that did not ask."""
     select: Any
@@ -122,7 +125,8 @@ class DecodeResult:
     block_sizes: jax.Array
     """[B, N] int32: the chosen block lengths, zero-padded."""
     commit_step: jax.Array
-    """[B, G] int32: the row's pass at which each position was committed, from 1; 0 if never."""
+    """[B, G] int32: the row's pass at which each position was committed, for the last time where a selection
+    revokes, from 1; 0 if never."""
     status: jax.Array
     """[B] int32: a `Status`; see `raise_for_status`."""
     trace: Any = None

@@ -65,6 +65,7 @@ def stream(
         now, live, status = jax.device_get(news)  # all that is read of a turn comes at once
         first, end, nfe = map(int, now.pop("numbers"))
         confidence = np.where(now["commit_step"] == nfe, now["confidence"], confidence)
+        confidence = np.where(now["commit_step"] == 0, np.nan, confidence)  # it may have been revoked
         yield Snapshot(**{**now, "confidence": confidence}, block=(first, end), nfe=nfe)
     if status != Status.OK:
         raise DecodeError(Status(int(status)).message)

@@ -43,7 +43,7 @@ class Replay:
     tokens: np.ndarray
     """[G] int: what was committed, also behind the end of the text; -1 where nothing was."""
     commit_step: np.ndarray
-    """[G] int: the pass that committed it; 0 where none did."""
+    """[G] int: the pass that committed it, the last one if it was revoked between; 0 where none did."""
     visible: int
     """Tokens before the end of the text."""
     confidence: np.ndarray
@@ -74,8 +74,15 @@ class Replay:
 
     @property
     def commits(self) -> np.ndarray:
-        """[F] int: how many tokens each pass committed."""
+        """[F] int: how many tokens each pass committed that were not revoked later."""
         return np.bincount(self.commit_step, minlength=self.nfe + 1)[1:]
+
+    def revoked_later(self, step: int) -> np.ndarray:
+        """The positions of the block that stood committed during a pass and are open again later."""
+        there, block = np.zeros(len(self.tokens), bool), self.block_at(step)
+        there[block.start : block.end] = True
+        before, after = (self.guess[:step] >= 0).any(axis=0), (self.guess[step:] >= 0).any(axis=0)
+        return np.flatnonzero(there & before & after & (self.guess[step - 1] < 0))
 
     def block_at(self, step: int) -> Block:
         """The block that a pass worked on."""

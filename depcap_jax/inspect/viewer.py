@@ -139,8 +139,10 @@ def _pack(decode: Replay, index: dict[int, int]) -> tuple[str, int]:
 
 
 def _pass(decode: Replay, step: int) -> dict[str, Any]:
-    """What the policies told of a pass: pairs of positions, numbers of positions, single numbers."""
+    """What the policies told of a pass (pairs of positions, numbers of positions, single numbers); and which
+    positions stood committed during it that are open again later: these have no guess of this pass."""
     return {
+        "standing": decode.revoked_later(step).tolist(),
         "pairs": {name: edges.ravel().tolist() for name, edges in decode.pairs(step).items()},
         "numbers": {name: _numbers(numbers) for name, numbers in decode.selection_signals(step).items()},
         "facts": {name: _number(value) for name, value in decode.facts(step).items()},

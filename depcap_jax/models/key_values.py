@@ -6,11 +6,15 @@ Axis letters: B rows, Q query positions, T canvas positions, G key/value heads, 
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
+
+if TYPE_CHECKING:
+    from depcap_jax.models.layers import Queries
 
 
 @jax.tree_util.register_dataclass
@@ -42,6 +46,16 @@ class KeyValues:
     @property
     def _position_axis(self) -> int:
         return -3 if self.positions_first else -1
+
+    def exchange(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, queries: Queries, layer: jax.Array | None
+    ) -> tuple[KeyValues, jax.Array, jax.Array, jax.Array]:
+        """Stores what a pass has made, and tells what it sees: keys and values, of which how many count [B].
+
+        q is [B, Q, A, H]; k and v are [B, Q, G, H].
+        """
+        cache = self.write(k, v, queries.start, queries.write, layer, queries.rows)
+        return cache, *cache.read(layer, queries.rows), queries.lengths
 
     def write(
         self,

@@ -21,7 +21,10 @@ from jax.typing import DTypeLike
 from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.key_values import KeyValues
 from depcap_jax.models.quantization import Bits, Quantized, dequantize, quantize
+from depcap_jax.models.sparse_key_values import SparseKeyValues
 from depcap_jax.models.watching import Looked
+
+LayerCache = KeyValues | SparseKeyValues
 
 
 def random_matrix(
@@ -184,8 +187,8 @@ class Attention(nnx.Module):
         self.k_norm = RMSNorm(config.head_dim, config.norm_eps, dtype=dtype) if config.qk_norm else None
 
     def __call__(
-        self, x: jax.Array, queries: Queries, cache: KeyValues | None, layer: jax.Array | None
-    ) -> tuple[jax.Array, KeyValues | None, Looked]:
+        self, x: jax.Array, queries: Queries, cache: LayerCache | None, layer: jax.Array | None
+    ) -> tuple[jax.Array, LayerCache | None, Looked]:
         """Mixes x [B, Q, D] with what the queries may see; returns the updated cache, and how it looked."""
 
         def heads(y: jax.Array, count: int, norm: RMSNorm | None = None) -> jax.Array:
@@ -195,12 +198,12 @@ class Attention(nnx.Module):
         q = queries.rotation(heads(self.q(x), self.config.num_heads, self.q_norm))
         k = queries.rotation(heads(self.k(x), self.config.num_kv_heads, self.k_norm))
         v = heads(self.v(x), self.config.num_kv_heads)
+        lengths = queries.lengths
         if cache is not None:
-            cache = cache.write(k, v, queries.start, queries.write, layer, queries.rows)
-            k, v = cache.read(layer, queries.rows)
-        mixed = _attend(q, k, v, queries.lengths, queries.fused)
+            cache, k, v, lengths = cache.exchange(q, k, v, queries, layer)
+        mixed = _attend(q, k, v, lengths, queries.fused)
         mixed = self.o(mixed.reshape(*x.shape[:2], -1), stream_dtype(x.dtype))
-        return mixed, cache, Looked(q, k, queries.lengths)
+        return mixed, cache, Looked(q, k, lengths)
 
 
 # Numbers below 2 ** 15 leave room in float16 for what rounds up.
@@ -238,8 +241,8 @@ class Block(nnx.Module):
         self.ff = FeedForward(config, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, x: jax.Array, queries: Queries, cache: KeyValues | None, layer: jax.Array | None = None
-    ) -> tuple[jax.Array, KeyValues | None, Looked]:
+        self, x: jax.Array, queries: Queries, cache: LayerCache | None, layer: jax.Array | None = None
+    ) -> tuple[jax.Array, LayerCache | None, Looked]:
         """Maps x [B, Q, D] to [B, Q, D]; returns the updated cache too, and how attention looked.
 
         The cache is of this layer alone; or of all layers, and `layer` [] tells which one this is.

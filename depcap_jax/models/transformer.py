@@ -20,6 +20,7 @@ from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.key_values import KeyValues
 from depcap_jax.models.layers import (
     Block,
+    LayerCache,
     Queries,
     RMSNorm,
     Rotation,
@@ -28,9 +29,10 @@ from depcap_jax.models.layers import (
     stream_dtype,
 )
 from depcap_jax.models.quantization import Quantized, dequantize
+from depcap_jax.models.sparse_key_values import SparseKeyValues
 from depcap_jax.models.watching import Watch
 
-KVCache = tuple[KeyValues, ...] | KeyValues
+KVCache = tuple[LayerCache, ...] | LayerCache
 """One cache per layer, separate arrays that are each updated in place; or one for all layers, if scanned."""
 
 
@@ -146,7 +148,7 @@ class Transformer(nnx.Module):
         watch: Watch | None = None,
     ) -> tuple[jax.Array, KVCache | None, jax.Array | None]:
         batch, length = input_ids.shape
-        canvas = length if cache is None else (cache if isinstance(cache, KeyValues) else cache[0]).length
+        canvas = length if cache is None else (cache[0] if isinstance(cache, tuple) else cache).length
         if start is None and canvas != length:
             raise ValueError(f"{length} positions of a canvas of {canvas}: tell with `start` which they are")
         if start is not None and cache is None:
@@ -235,6 +237,29 @@ class Transformer(nnx.Module):
             return KeyValues.empty((*lead, *sizes), self.dtype, positions_first=self.fused_attention)
 
         return empty(batch, layers) if self.is_scanned else tuple(empty(batch) for _ in range(layers))
+
+    def init_sparse_cache(self, batch: int, length: int, *, window: int, keep: float) -> KVCache:
+        """An empty cache for a canvas of [batch, length] that keeps a share of what is outside a window.
+
+        Windows have up to `window` positions; `with_window` tells where they are.
+        """
+        slots = self.init_cache(batch, max(1, int(keep * length)) + window)
+        begin = end = jnp.zeros(batch, jnp.int32)
+
+        def sparse(slots: LayerCache) -> SparseKeyValues:
+            assert isinstance(slots, KeyValues)
+            return SparseKeyValues(slots, begin, end, length, window, keep, prunes=False)
+
+        return tuple(map(sparse, slots)) if isinstance(slots, tuple) else sparse(slots)
+
+    def with_window(self, cache: KVCache, begin: jax.Array, end: jax.Array, *, prunes: bool) -> KVCache:
+        """A sparse cache for windows [begin, end) [B], and for full passes, which prune it, or for others."""
+
+        def point(sparse: LayerCache) -> SparseKeyValues:
+            assert isinstance(sparse, SparseKeyValues)
+            return dataclasses.replace(sparse, begin=begin, end=end, prunes=prunes)
+
+        return tuple(map(point, cache)) if isinstance(cache, tuple) else point(cache)
 
     @property
     def is_scanned(self) -> bool:

@@ -69,14 +69,14 @@ class StableAndConfident(Select):
     ) -> tuple[jax.Array, Seen, Divergence]:
         """Takes what is ready."""
         assert prediction.top is not None
-        before = _at_block(memory, start, candidates.shape[-1])
+        before = at_block(memory, start, candidates.shape[-1])
         moved = numerics.kl_divergence(prediction.top, before.last)
         calm = jnp.where(before.known & (moved < self.kl_threshold), before.calm + 1, 0)
         confident = prediction.log_confidence > jnp.log(self.conf_threshold)
         ready = candidates & confident & (calm >= _HISTORY)
         seen = Seen(prediction.top, jnp.ones_like(before.known), calm)
         info = Divergence(jnp.where(before.known, moved, 0.0), calm)
-        return ready, _write_block(memory, seen, start, candidates), info
+        return ready, write_block(memory, seen, start, candidates), info
 
 
 class Credit(NamedTuple):
@@ -109,13 +109,13 @@ class CreditThreshold(Select):
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: Credit
     ) -> tuple[jax.Array, Credit, jax.Array]:
         """Takes what reaches the threshold with its credit; tells the confidences with it."""
-        before, log_c = _at_block(memory, start, candidates.shape[-1]), prediction.log_confidence
+        before, log_c = at_block(memory, start, candidates.shape[-1]), prediction.log_confidence
         kept = jnp.where(before.token == prediction.token, self.decay * before.credit, 0.0)
         credit = kept + jnp.exp(self.boost * log_c)
         # One logit more than the others': the odds, c / (1 - c), times (1 + C)^weight.
         odds = log_c - jnp.log(-jnp.expm1(log_c))
         lifted = jax.nn.log_sigmoid(odds + self.weight * jnp.log1p(credit))
-        now = _write_block(memory, Credit(prediction.token, credit), start, candidates)
+        now = write_block(memory, Credit(prediction.token, credit), start, candidates)
         return candidates & (lifted >= jnp.log(self.threshold)), now, jnp.exp(lifted)
 
 
@@ -202,7 +202,7 @@ class Schedule(Select):
         progress = before.at(start, jnp.sum(candidates, axis=-1, dtype=jnp.int32))
         passes = jnp.maximum(self.steps * progress.size // gen_length, 1)
         due = progress.size // passes + (progress.passes < progress.size % passes).astype(jnp.int32)
-        return _surest(self.order(prediction), candidates, due), (progress.after(), gen_length), None
+        return surest(self.order(prediction), candidates, due), (progress.after(), gen_length), None
 
 
 @policy
@@ -239,17 +239,17 @@ class DreamSchedule(Select):
         share = span / (1.0 - span * step)  # 1 - t' / t
         due = jnp.floor(still_open.astype(jnp.float32) * share).astype(jnp.int32)
         due = jnp.where(progress.passes >= self.steps - 1, still_open, due)
-        return _surest(self.order(prediction), candidates, due), progress.after(), None
+        return surest(self.order(prediction), candidates, due), progress.after(), None
 
 
-def _surest(score: jax.Array, candidates: jax.Array, count: jax.Array) -> jax.Array:
+def surest(score: jax.Array, candidates: jax.Array, count: jax.Array) -> jax.Array:
     """The first `count` [B] of the candidates [B, L], at least one, in the order of their score [B, L]."""
     ahead = precedes(score) & candidates[:, None, :]
     rank = jnp.sum(ahead, axis=-1, dtype=jnp.int32)
     return candidates & (rank < jnp.maximum(count, 1)[:, None])
 
 
-def _at_block(memory: Any, start: jax.Array, width: int) -> Any:
+def at_block(memory: Any, start: jax.Array, width: int) -> Any:
     """What a memory of an answer's positions [B, G, ...] holds of [start, start + width); clamped."""
 
     def read(x: jax.Array) -> jax.Array:
@@ -259,7 +259,7 @@ def _at_block(memory: Any, start: jax.Array, width: int) -> Any:
     return jax.tree.map(read, memory)
 
 
-def _write_block(memory: Any, new: Any, start: jax.Array, where: jax.Array) -> Any:
+def write_block(memory: Any, new: Any, start: jax.Array, where: jax.Array) -> Any:
     """`memory` [B, G, ...] with `new` [B, L, ...] from `start` on, at the places [B, L] that are meant."""
 
     def write(old: jax.Array, fresh: jax.Array) -> jax.Array:
