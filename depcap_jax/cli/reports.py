@@ -33,7 +33,12 @@ _PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
 def add_task_arguments(parser: argparse.ArgumentParser, plots: bool = False) -> None:
     """Adds the options of the task (--task, ...) and of the run (--seed, ...), and --no-plots if it plots."""
     group = parser.add_argument_group("task")
-    group.add_argument("--task", choices=TASKS, default="tiny", help="default: %(default)s")
+    group.add_argument(
+        "--task",
+        choices=TASKS,
+        default="tiny",
+        help="tiny and tiny-long come with the package, one problem in a prompt or several; default: %(default)s",
+    )
     group.add_argument("--data", metavar="FOLDER", help="the task's JSONL files; default: from the hub")
     group.add_argument("--limit", type=int, metavar="N", help="the first N problems only")
     group.add_argument(
