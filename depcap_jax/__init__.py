@@ -30,6 +30,11 @@ if TYPE_CHECKING:
         Reads as Reads,
         Sampling as Sampling,
     )
+    from depcap_jax.decoding.field.families import (
+        PARTITIONS as PARTITIONS,
+        SELECTS as SELECTS,
+        Family as Family,
+    )
     from depcap_jax.decoding.field.one_pass import (
         EntropyBound as EntropyBound,
         FrechetProfile as FrechetProfile,

@@ -58,7 +58,7 @@ def test_tasks():
         load_task("sums")
     with pytest.raises(ValueError, match=r"limit must be .* of at least 1, got 0"):
         load_task("tiny", limit=0)
-    with pytest.raises(ValueError, match="'tiny-long' is part .* takes no data folder, got '/x'"):
+    with pytest.raises(ValueError, match=r"'tiny-long' is part .* takes no data folder, got '/x'"):
         load_task("tiny-long", data="/x")
     with pytest.raises(ValueError, match="--allow-code-execution"):
         load_task("humaneval")
