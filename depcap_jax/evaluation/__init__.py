@@ -25,6 +25,7 @@ from depcap_jax.evaluation.figures import plot_frontier as plot_frontier
 from depcap_jax.evaluation.frontier import (
     accuracy_under_parallelism as accuracy_under_parallelism,
     frontier as frontier,
+    score_families as score_families,
 )
 from depcap_jax.evaluation.grid import cross_decoders as cross_decoders
 from depcap_jax.evaluation.scoring.benchmark_scores import allow_code_execution as allow_code_execution
