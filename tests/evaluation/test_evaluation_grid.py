@@ -58,7 +58,8 @@ def test_each_goes_with_the_usual_ones():
     assert {decoder.settings["gen_length"] for decoder in decoders} == {64}
     assert len({str(decoder) for decoder in decoders}) == len(decoders)
     for decoder in decoders:
-        decoder.change(**({"delimiter_ids": (5,)} if "adablock" in decoder.recipe else {})).build()
+        needed: dict[str, Any] = {"delimiter_ids": (5,)} if "adablock" in decoder.recipe else {}
+        decoder.change(**needed).build()
 
 
 def test_what_is_named_is_crossed():
@@ -74,6 +75,7 @@ def test_what_is_named_is_crossed():
     ]
     only = cross_decoders(selects=["frechet"], gen_length=64)
     assert {decoder.recipe for decoder in only} == {"fixed-32+frechet", "depga+frechet"}
+    wrong: dict[str, Any]
     for wrong, complaint in (
         ({"partitions": ["depgaa"]}, "partition must be one of 'fixed-16', .*, got 'depgaa'"),
         ({"selects": ["depga"]}, "selection must be one of 'top-one', .*, got 'depga'"),
