@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     )
     from depcap_jax.decoding.field.attending import CLAD as CLAD, DAPD as DAPD, DAWN as DAWN
     from depcap_jax.decoding.field.caches import SparseCache as SparseCache
+    from depcap_jax.decoding.field.families import (
+        PARTITIONS as PARTITIONS,
+        SELECTS as SELECTS,
+        Family as Family,
+    )
     from depcap_jax.decoding.field.one_pass import (
         EntropyBound as EntropyBound,
         FrechetProfile as FrechetProfile,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_ENOUGH = 4
+"""Runs, after which their mean says what the others will take."""
 _PAPER_NAMES = {"lambda": "lambda_u", "l_gen": "gen_length", "k": "top_k_cache"}
 
 
 def add_task_arguments(parser: argparse.ArgumentParser, plots: bool = False) -> None:
     """Adds the options of the task (--task, ...) and of the run (--seed, ...), and --no-plots if it plots."""
     group = parser.add_argument_group("task")
-    group.add_argument("--task", choices=TASKS, default="tiny", help="default: %(default)s")
+    group.add_argument(
+        "--task",
+        choices=TASKS,
+        default="tiny",
+        help="tiny and tiny-long come with the package: one problem in a prompt, or several; "
+        "default: %(default)s",
+    )
     group.add_argument("--data", metavar="FOLDER", help="the task's JSONL files; default: from the hub")
     group.add_argument("--limit", type=int, metavar="N", help="the first N problems only")
     group.add_argument(
@@ -116,6 +124,11 @@ def prepare(arguments: argparse.Namespace) -> tuple[Subject, Task]:
 
 def run_all(subject: Subject, task: Task, decoders: Sequence[Decoder], folder: Path) -> list[Run]:
     """Evaluates one decoder after another and prints a line of the table as each is done."""
+    return list(run_each(subject, task, decoders, folder))
+
+
+def run_each(subject: Subject, task: Task, decoders: Sequence[Decoder], folder: Path) -> Iterator[Run]:
+    """The same, a run as soon as it is done; whoever stops it has those that were."""
     folder.mkdir(parents=True, exist_ok=True)
     for decoder in decoders:
         subject.build(decoder)  # a wrong one is found before the first hour, not after it
@@ -123,16 +136,27 @@ def run_all(subject: Subject, task: Task, decoders: Sequence[Decoder], folder: P
     _print_line(COLUMNS, label_width)
     runs: list[Run] = []
     for decoder in decoders:
-        runs.append(_run(subject, task, decoder, folder))
+        runs.append(_run(subject, task, decoder, folder, _remaining(runs, len(decoders))))
         _print_line(cells(runs[-1], runs), label_width)
+        if len(runs) == _ENOUGH < len(decoders):
+            tqdm.write(f"run {_remaining(runs, len(decoders))}", file=sys.stderr)
+        yield runs[-1]
     for line in failures(runs):
         print(f"warning: {line}", file=sys.stderr)
-    return runs
 
 
-def _run(subject: Subject, task: Task, decoder: Decoder, folder: Path) -> Run:
+def _remaining(runs: Sequence[Run], count: int) -> str:
+    """How far it is, and how long the rest may take if it is as slow as what is done, in whatever session."""
+    place = f"{len(runs) + 1} of {count}"
+    if not runs:
+        return place
+    seconds = sum(run.summary["seconds"] + run.summary["compile_seconds"] for run in runs) / len(runs)
+    return f"{place}, about {tqdm.format_interval(round(seconds * (count - len(runs))))} left"
+
+
+def _run(subject: Subject, task: Task, decoder: Decoder, folder: Path, remaining: str) -> Run:
     """Evaluates a decoder, with a bar if there is a terminal."""
-    label = f"{decoder.label} ({decoder.cache})"
+    label = f"[{remaining}] {decoder.label} ({decoder.cache})"
     with tqdm(desc=label, unit="problem", disable=None, leave=False, dynamic_ncols=True) as bar:
 
         def show(done: int, total: int, right: float) -> None:
@@ -144,24 +168,45 @@ def _run(subject: Subject, task: Task, decoder: Decoder, folder: Path) -> Run:
 
 
 def write_reports(
-    arguments: argparse.Namespace, name: str, runs: Sequence[Run], plot: Callable[[str], Figure]
+    arguments: argparse.Namespace,
+    name: str,
+    runs: Sequence[Run],
+    plot: Callable[[str], Figure],
+    *,
+    planned: Sequence[Decoder] | None = None,
+    texts: Callable[[str], Mapping[str, str]] | None = None,
 ) -> None:
-    """Writes NAME-TASK-MODEL-HASH.md, .csv and, with what `plot` makes of a title, .png and .svg; says where.
+    """Writes NAME-TASK-MODEL-HASH with the endings .md, .csv and, of the plot, .png and .svg; says where.
 
-    The hash is that of the runs: other problems or other decoders do not overwrite a report.
+    The hash is that of the decoders and of what they ran on: other problems or other decoders do not
+    overwrite a report.
+
+    Args:
+      arguments: the command's.
+      name: what the report is of.
+      runs: its lines.
+      plot: makes the figure of a title.
+      planned: the decoders of the whole report, if the runs are a part of it.
+      texts: makes the texts of a title, by their endings; by default the table as Markdown and as CSV.
     """
-    model, digest = Path(arguments.model).name, fingerprint([run.path.name for run in runs if run.path])[:8]
+    decoders = [[d.recipe, d.settings] for d in planned or [run.decoder for run in runs]]
+    model, digest = (
+        Path(arguments.model).name,
+        fingerprint([runs[0].path and runs[0].path.name, decoders])[:8],
+    )
+    title = f"{model}, {arguments.task}, {runs[0].summary['problems']} problems"
     stem = Path(arguments.out) / f"{name}-{arguments.task}-{model}-{digest}"
-    publish_text(stem.with_name(f"{stem.name}.md"), to_markdown(runs))
-    publish_text(stem.with_name(f"{stem.name}.csv"), to_csv(runs))
-    kinds = "md, csv"
+    written = texts(title) if texts else {"md": to_markdown(runs), "csv": to_csv(runs)}
+    for kind, text in written.items():
+        publish_text(stem.with_name(f"{stem.name}.{kind}"), text)
+    kinds = ", ".join(written)
     if not arguments.no_plots:
-        save_figure(plot(f"{model}, {arguments.task}, {runs[0].summary['problems']} problems"), stem)
+        save_figure(plot(title), stem)
         kinds += ", png, svg"
     print(f"\n{stem}.{{{kinds}}}; a JSON file per line beside them")
 
 
 def _print_line(line: Sequence[str], label_width: int) -> None:
     first, cache, *numbers = line
-    text = f"{first:<{label_width}}  {cache:<6}" + "".join(f"{number:>11}" for number in numbers)
+    text = f"{first:<{label_width}}  {cache:<6}" + "".join(f"{number:>12}" for number in numbers)
     tqdm.write(text, file=sys.stdout)  # above the progress bar

@@ -2,7 +2,7 @@
 
 A recipe is a function whose arguments are the settings of its policies: `depcap(l_max=64,
 cache=DualCache())`. `recipe(name, ...)` is the one door for names that come from outside: a command line,
-a file, a sweep.
+a file, a sweep. It also makes a decoder of any two policies by their names: `recipe("sliding+frechet")`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import jax
 from depcap_jax.decoding.caching import Cache, DualCache, NoCache, PrefixCache, Sizes
 from depcap_jax.decoding.compute.prediction import Sampling
 from depcap_jax.decoding.field.caches import SparseCache
+from depcap_jax.decoding.field.families import PARTITIONS, SELECTS, Family
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Partition
 from depcap_jax.decoding.policy import Number, Setting, check_integer, policy, setting, settings_of
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne
@@ -206,21 +207,21 @@ SETTINGS: Mapping[str, Setting] = {
 
 def recipe_settings(name: str) -> tuple[str, ...]:
     """The names of the settings that `recipe(name, ...)` takes."""
-    return (*(n for n in inspect.signature(_find(name)).parameters if n != "common"), *Common.__annotations__)
+    return (*_find(name)[1], *Common.__annotations__)
 
 
 def recipe(name: str, **settings: Any) -> DecodeConfig:
-    """A decoder of the paper by name, with any of its settings changed.
+    """A decoder by name, with any of its settings changed.
 
     Args:
-      name: one of `RECIPES`.
+      name: one of `RECIPES`, or "PARTITION+SELECT" with one of `PARTITIONS` and one of `SELECTS`.
       **settings: see `recipe_settings(name)`. `cache` is a policy, or one of `CACHES`; `temperature`
         0 (the default) takes the most likely token. `adablock` needs `delimiter_ids`, the ids of "\\n".
 
     Raises:
       ValueError: naming the setting or value that is wrong, and what is allowed.
     """
-    make, known = _find(name), recipe_settings(name)
+    make, known = _find(name)[0], recipe_settings(name)
     for given, value in settings.items():
         if given not in known:
             raise ValueError(f"recipe {name!r} has no setting {given!r}; it has: {', '.join(known)}")
@@ -238,7 +239,27 @@ def recipe(name: str, **settings: Any) -> DecodeConfig:
     return make(**settings)
 
 
-def _find(name: str) -> Callable[..., DecodeConfig]:
-    if not isinstance(name, str) or name not in _RECIPES:
-        raise ValueError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
-    return _RECIPES[name]
+def _find(name: str) -> tuple[Callable[..., DecodeConfig], tuple[str, ...]]:
+    """The function that makes the decoder, and the settings that only some recipes have."""
+    if isinstance(name, str) and "+" in name:
+        partition, _, select = name.partition("+")
+        return _cross(_member("partition", partition, PARTITIONS), _member("selection", select, SELECTS))
+    make = _member("recipe", name, _RECIPES)
+    return make, tuple(n for n in inspect.signature(make).parameters if n != "common")
+
+
+def _cross(partition: Family, select: Family) -> tuple[Callable[..., DecodeConfig], tuple[str, ...]]:
+    """A recipe of two policies: its function and its settings."""
+    fixed = {**partition.settings, **select.settings}
+
+    def make(**settings: Any) -> DecodeConfig:
+        return _compose(partition.policy, select.policy, {**fixed, **settings, "common": {}})
+
+    names = [declared.name for part in (partition, select) for declared in settings_of(part.policy)]
+    return make, tuple(dict.fromkeys(name for name in names if name not in fixed))
+
+
+def _member(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(known)}")
+    return known[name]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depcap_jax.evaluation.frontier import frontier
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -56,6 +58,44 @@ def plot_table(runs: Sequence[Run], title: str) -> Figure:
         ]
     figure.legend(handles=entries, loc="outside right upper", fontsize="small")
     return figure
+
+
+def plot_frontier(runs: Sequence[Run], title: str) -> Figure:
+    """Accuracy against forward passes; the runs that no other one beats are named, the others grey."""
+    figure, (axes,) = _panels(1, title)
+    figure.set_size_inches(9, 5)
+    best = frontier(runs)
+
+    def draw(run: Run, **look: Any) -> None:
+        summary, marker = run.summary, _MARKERS.get(run.decoder.cache, _OTHER_MARKER)
+        error = 100 * summary["accuracy_standard_error"]
+        point = [summary["nfe"]], [100 * summary["accuracy"]]
+        axes.errorbar(*point, yerr=[error], marker=marker, linestyle="", elinewidth=0.8, **look)
+
+    for run in runs:
+        if run not in best:
+            draw(run, color="0.72", markersize=4)
+    axes.plot(
+        [run.summary["nfe"] for run in best],
+        [100 * run.summary["accuracy"] for run in best],
+        color="C0",
+        drawstyle="steps-post",
+    )
+    for index, run in enumerate(best):
+        draw(run, color=f"C{index % 10}", markersize=7, label=f"{index + 1}. {_name(run, runs)}")
+        where = run.summary["nfe"], 100 * run.summary["accuracy"]
+        axes.annotate(str(index + 1), where, xytext=(0, 7), textcoords="offset points", ha="center")
+    axes.set_xlabel("forward passes per problem")
+    axes.set_ylabel("accuracy, %")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize="small", title="not beaten")
+    return figure
+
+
+def _name(run: Run, runs: Sequence[Run]) -> str:
+    """A run's label; with its cache, if there are several among the runs."""
+    several = len({run.decoder.cache for run in runs}) > 1
+    return f"{run.decoder.label} ({run.decoder.cache})" if several else run.decoder.label
 
 
 def plot_sweep(runs: Sequence[tuple[str, Any, Run]], title: str) -> Figure:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from depcap_jax.evaluation.engine import Run
 
 COLUMNS = ("decoder", "cache", "accuracy", "tokens/s", "nfe", "speed-up", "block", "problems", "compile s")
-"""Of a table: accuracy in percent, nfe and block length as means."""
+"""Of a table: accuracy in percent with its standard error, nfe and block length as means."""
+
+VANILLA = ("vanilla", "fixed-32+top-one")
+"""The names of what speed-ups are against."""
 
 
 def summarise(records: Sequence[Mapping[str, Any]], compile_seconds: float) -> dict[str, Any]:
@@ -24,12 +27,14 @@ def summarise(records: Sequence[Mapping[str, Any]], compile_seconds: float) -> d
     right = np.asarray([record["right"] for record in records])
     tokens = sum(record["tokens"] for record in records)
     seconds = sum(record["seconds"] for record in records)
+    passes = sum(record["nfe"] for record in records)
     blocks = [size for record in records for size in record["block_sizes"]]
     return {
         "problems": len(records),
         "accuracy": float(right.mean()),
         "accuracy_standard_error": float(np.sqrt(right.var() / len(right))),
-        "nfe": float(np.mean([record["nfe"] for record in records])),
+        "nfe": passes / len(records),
+        "tokens_per_pass": tokens / passes if passes else 0.0,
         "block_size": float(np.mean(blocks)) if blocks else 0.0,
         "tokens": tokens,
         "seconds": seconds,
@@ -41,7 +46,7 @@ def summarise(records: Sequence[Mapping[str, Any]], compile_seconds: float) -> d
 
 def speed_up(run: Run, runs: Sequence[Run]) -> float | None:
     """Tokens per second over those of vanilla without a cache; None if that is not among the runs."""
-    bases = [r for r in runs if r.decoder.recipe == "vanilla" and r.decoder.cache == "none"]
+    bases = [r for r in runs if r.decoder.recipe in VANILLA and r.decoder.cache == "none"]
     base = bases[0].summary["tokens_per_second"] if bases else 0.0
     return run.summary["tokens_per_second"] / base if base else None
 
@@ -52,7 +57,7 @@ def cells(run: Run, runs: Sequence[Run]) -> tuple[str, ...]:
     return (
         run.decoder.label,
         run.decoder.cache,
-        f"{100 * summary['accuracy']:.1f}",
+        f"{100 * summary['accuracy']:.1f} ± {100 * summary['accuracy_standard_error']:.1f}",
         f"{summary['tokens_per_second']:.1f}",
         f"{summary['nfe']:.1f}",
         "" if faster is None else f"{faster:.2f}",
@@ -62,23 +67,28 @@ def cells(run: Run, runs: Sequence[Run]) -> tuple[str, ...]:
     )
 
 
-def to_markdown(runs: Sequence[Run]) -> str:
-    """The table in Markdown."""
-    lines = [COLUMNS, ("---", "---", *["---:"] * (len(COLUMNS) - 2)), *(cells(run, runs) for run in runs)]
+def to_markdown(runs: Sequence[Run], **more: Sequence[str]) -> str:
+    """The table in Markdown, with `more` columns by their names."""
+    columns, added = (*COLUMNS, *more), zip(*more.values(), strict=True) if more else [()] * len(runs)
+    lines = [columns, ("---", "---", *["---:"] * (len(columns) - 2))]
+    lines += [(*cells(run, runs), *texts) for run, texts in zip(runs, added, strict=True)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def to_csv(runs: Sequence[Run]) -> str:
-    """The table as CSV, in full precision."""
+def to_csv(runs: Sequence[Run], **more: Sequence[Any]) -> str:
+    """The table as CSV, in full precision, with `more` columns by their names."""
     settings = sorted({name for run in runs for name in run.decoder.settings} - {"cache"})
     numbers = list(runs[0].summary) if runs else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["recipe", "cache", *settings, *numbers, "speed_up"])
-    for run in runs:
+    writer.writerow(["recipe", "cache", *settings, *numbers, "speed_up", *more])
+    for index, run in enumerate(runs):
+        added = [column[index] for column in more.values()]
         chosen = [run.decoder.settings.get(name, "") for name in settings]
         values = [run.summary[name] for name in numbers]
-        writer.writerow([run.decoder.recipe, run.decoder.cache, *chosen, *values, speed_up(run, runs)])
+        writer.writerow(
+            [run.decoder.recipe, run.decoder.cache, *chosen, *values, speed_up(run, runs), *added]
+        )
     return text.getvalue()
 
 

@@ -12,7 +12,10 @@ from depcap_jax.evaluation.scoring.answers import cut_at
 from depcap_jax.evaluation.scoring.benchmark_scores import CODE_TASKS, SCORERS, require_code_execution
 from depcap_jax.text.codec import Prompt
 
-TASKS = ("tiny", *SCORERS)
+_EMBEDDED = {"tiny": False, "tiny-long": True}
+"""Whether a task of the embedded models is the one whose prompts ask for several things at once."""
+
+TASKS = (*_EMBEDDED, *SCORERS)
 """The tasks by name."""
 
 
@@ -55,7 +58,7 @@ def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: i
     """A task by name.
 
     Args:
-      name: one of `TASKS`. `tiny` is part of the package; the others come through lm-eval.
+      name: one of `TASKS`. `tiny` and `tiny-long` are part of the package; the others come through lm-eval.
       data: a folder with the benchmark's JSONL files; None takes them from the hub.
       limit: the first so many problems only.
 
@@ -70,22 +73,22 @@ def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: i
         check_integer("limit", limit, 1)
     # Now, and not after an hour of decoding.
     sandbox = require_code_execution(name) if name in CODE_TASKS else None
-    if name == "tiny":
+    if name in _EMBEDDED:
         if data is not None:
             raise ValueError(
-                f"task 'tiny' is part of the package and takes no data folder, got {str(data)!r}"
+                f"task {name!r} is part of the package and takes no data folder, got {str(data)!r}"
             )
-        return _tiny(limit)
+        return _tiny(name, limit)
     from depcap_jax.evaluation.harness.benchmarks import load_benchmark
 
     return dataclasses.replace(load_benchmark(name, data=data, limit=limit), sandbox=sandbox)
 
 
-def _tiny(limit: int | None) -> Task:
+def _tiny(name: str, limit: int | None) -> Task:
     from depcap_jax.tiny import held_out
 
     problems = (
         Problem(f"{index}", p.prompt, lambda text, p=p: float(p.check(text)), content=p.kind)
-        for index, p in enumerate(held_out()[:limit])
+        for index, p in enumerate(held_out(long=_EMBEDDED[name])[:limit])
     )
-    return Task("tiny", tuple(problems))
+    return Task(name, tuple(problems))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 
 from depcap_jax.decoding.state import DecodeResult
 from depcap_jax.inspect.replay import Replay, replay
+from depcap_jax.inspect.single_file import fill
 from depcap_jax.text.spelling import Tokenizer, spell, token_text
 
 _TEMPLATE = Path(__file__).with_name("viewer.html")
@@ -56,12 +56,7 @@ def page(
     runs = [
         _run(replay(result, row), str(name), tokenizer) for result, name in zip(results, names, strict=True)
     ]
-    data = {"title": title, "prompt": prompt, "runs": runs}
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # Inside <script> only "<" could end it or open a comment.
-    text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    before, after = _TEMPLATE.read_text(encoding="utf-8").split("__DATA__")
-    return before.replace("__TITLE__", html.escape(title)) + text + after
+    return fill(_TEMPLATE, title, {"title": title, "prompt": prompt, "runs": runs})
 
 
 def save(path: str | os.PathLike[str], *results: DecodeResult, **settings: Any) -> None:

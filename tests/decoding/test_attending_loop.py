@@ -23,9 +23,9 @@ RULES = {
     "clad": {"select": dc.CLAD(threshold=0.5, layers=2)},
     "dapd": {"select": dc.DAPD(tau_min=0.02, tau_max=0.1, threshold=0.3, layers=1)},
     "dawn": {"select": dc.DAWN(tau_sink=0.05, tau_edge=0.05, tau_induce=0.6, tau_low=0.3, layers=2)},
-    "blocks": {"partition": dc.AttentionBlocks(l_max=9, alpha=0.5, delta=0.005, layers=2)},
+    "blocks": {"partition": dc.AttentionBlocks(l_max=9, alpha=0.5, slack=0.005, layers=2)},
     "both": {
-        "partition": dc.AttentionBlocks(l_max=9, delta=0.005, layers=2),
+        "partition": dc.AttentionBlocks(l_max=9, slack=0.005, layers=2),
         "select": dc.CLAD(threshold=0.5, layers=2),
     },
 }

@@ -181,7 +181,7 @@ def test_attention_blocks_by_hand():
     length, closure = length_of(case, WIDTH)
     assert length == 3
     np.testing.assert_allclose(closure[:3], [0.375 / 0.875, 0.625 / 0.875, 1.0], rtol=1e-6)
-    assert length_of(case, WIDTH, delta=0.3)[0] == 4  # (3 - 3/8) / (3 - 3/8 + 1) is 0.28 below
+    assert length_of(case, WIDTH, slack=0.3)[0] == 4  # (3 - 3/8) / (3 - 3/8 + 1) is 0.28 below
     assert length_of(case, 2)[0] == 2
 
 

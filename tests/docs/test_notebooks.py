@@ -24,7 +24,7 @@ pytestmark = pytest.mark.notebook
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-NAMES = ["inside_depcap", "quickstart", "real_models", "why_additive", "write_your_own_policy"]
+NAMES = ["frontier", "inside_depcap", "quickstart", "real_models", "why_additive", "write_your_own_policy"]
 MOST_BYTES = 700_000
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from depcap_jax import tiny
 from depcap_jax.checkpoints.loading import load
 from depcap_jax.evaluation.decoder import Decoder, describe
 from depcap_jax.evaluation.engine import Subject
@@ -48,12 +49,17 @@ def test_tasks():
     assert len(load_task("tiny").problems) == 500
     problem = load_task("tiny", limit=3).problems[2]
     assert problem.score("") == 0.0
-    with pytest.raises(ValueError, match="unknown task 'sums'; known: tiny, gsm8k"):
+    several = load_task("tiny-long")
+    assert (several.name, len(several.problems)) == ("tiny-long", 400)
+    for asked, stored in zip(several.problems[:5], tiny.held_out(long=True), strict=False):
+        assert (asked.prompt, asked.content) == (stored.prompt, "several")
+        assert (asked.score(stored.answer), asked.score(stored.answer[3:])) == (1.0, 0.0)
+    with pytest.raises(ValueError, match="unknown task 'sums'; known: tiny, tiny-long, gsm8k"):
         load_task("sums")
     with pytest.raises(ValueError, match=r"limit must be .* of at least 1, got 0"):
         load_task("tiny", limit=0)
-    with pytest.raises(ValueError, match="takes no data folder, got '/x'"):
-        load_task("tiny", data="/x")
+    with pytest.raises(ValueError, match=r"'tiny-long' is part .* takes no data folder, got '/x'"):
+        load_task("tiny-long", data="/x")
     with pytest.raises(ValueError, match="--allow-code-execution"):
         load_task("humaneval")
     assert Problem("", "", float, ("b", "\n")).cut("a\nbc") == "a"

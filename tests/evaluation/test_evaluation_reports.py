@@ -34,6 +34,7 @@ def test_summary():
         "accuracy": 0.5,
         "accuracy_standard_error": pytest.approx(0.5 / 2**0.5),
         "nfe": 6.0,
+        "tokens_per_pass": pytest.approx(40 / 12),
         "block_size": 16.0,
         "tokens": 40,
         "seconds": 4.0,
@@ -101,7 +102,7 @@ def test_markdown_and_csv(tmp_path):
     runs = [finished(Decoder("vanilla"), 4.0), finished(Decoder("depcap", {"tau_low": 0.7}), 1.0)]
     lines = to_markdown(runs).splitlines()
     assert lines[0].startswith("| decoder | cache | accuracy | tokens/s | nfe | speed-up |")
-    assert lines[3].startswith("| depcap, tau_low 0.7 | none | 75.0 | 10.0 | 6.5 | 4.00 |")
+    assert lines[3].startswith("| depcap, tau_low 0.7 | none | 75.0 ± 21.7 | 10.0 | 6.5 | 4.00 |")
     path = tmp_path / "table.csv"
     path.write_text(to_csv(runs))
     first, second = csv.DictReader(path.open())

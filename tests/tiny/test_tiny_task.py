@@ -96,6 +96,95 @@ def test_extras_nothing_and_other_replies_are_wrong(kind: str):
     assert not first.check(second.answer)
 
 
+def several(seed: int) -> task.Problem:
+    return next(task.several(seed, held_out=bool(seed % 2)))
+
+
+def parts(text: str) -> list[str]:
+    """The texts behind "1. ", "2. ", ...: no part of the task has such a number at a line's beginning."""
+    return re.split(r"(?:^|\n)\d\. ", text)[1:]
+
+
+def numbered(texts: list[str]) -> str:
+    return "\n".join(f"{number}. {text}" for number, text in enumerate(texts, 1))
+
+
+def test_drawn_answers_to_several_are_right():
+    for level in (0.0, 1.0):
+        for problem in itertools.islice(task.several(1, held_out=False, level=level), 200):
+            assert problem.kind == "several"
+            assert problem.check(problem.answer), problem
+            assert problem.check(f" {problem.answer}\n")
+            assert len(parts(problem.prompt)) == len(parts(problem.answer)) >= 2
+            assert numbered(parts(problem.answer)) == problem.answer
+
+
+@given(seed=seeds, data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_another_number_in_any_part_is_wrong(seed: int, data: st.DataObject):
+    """Also of a part: its own number."""
+    problem = several(seed)
+    place = data.draw(st.sampled_from(list(re.finditer(r"\d+", problem.answer))))
+    other = data.draw(st.integers(0, 99).filter(lambda number: str(number) != place[0]))
+    assert not problem.check(replaced(problem.answer, place, str(other)))
+
+
+@given(seed=seeds, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_parts_that_are_swapped_missing_or_extra_are_wrong(seed: int, data: st.DataObject):
+    problem = several(seed)
+    said = parts(problem.answer)
+    one, two = sorted(data.draw(st.permutations(range(len(said))))[:2])
+    swapped = [*said[:one], said[two], *said[one + 1 : two], said[one], *said[two + 1 :]]
+    lines = problem.answer.split(f"\n{two + 1}. ")
+    assert problem.check(numbered(said))
+    if said[one] != said[two]:
+        assert not problem.check(numbered(swapped))
+    for wrong in (
+        numbered(said[:one] + said[one + 1 :]),
+        numbered([*said[: one + 1], *said[one:]]),
+        numbered([*said, said[one]]),
+        numbered([*said[:one], "", *said[one + 1 :]]),
+        f"\n{two + 2}. ".join(lines),  # right parts under other numbers
+        "\n".join(said),  # without numbers
+        said[one],
+        "",
+    ):
+        assert not problem.check(wrong), wrong
+
+
+def test_a_prompt_of_several_with_a_foreign_part_is_refused():
+    shuffle, steps = "Shuffle these: ant, bat, cat.", "Go from 10 pens in 2 steps."
+    good = task.Problem("several", f"1. {shuffle}\n2. {steps}", "")
+    assert good.check("1. cat, ant, bat.\n2. 10 + 5 = 15\n15 + 5 = 20")
+    for prompt, complaint in {
+        f"1. {shuffle}\n2. Sing a song.": "Sing a song",
+        f"1. Hello\n2. {steps}": "Hello",
+        f"1. {shuffle}": "1. Shuffle",  # one is not several
+        f"1. {shuffle}\n3. {steps}": "3. Go",
+        f"{shuffle}\n2. {steps}": "2. Go",
+        "": "''",
+    }.items():
+        for reply in ("", "1. cat, ant, bat.\n2. 10 + 5 = 15\n15 + 5 = 20"):
+            with pytest.raises(ValueError, match=f"not a prompt of this kind: .*{complaint}"):
+                task.Problem("several", prompt, "").check(reply)
+
+
+def test_long_held_out_problems_are_the_ones_of_the_seed():
+    stored = tiny.held_out(long=True)
+    lines = "".join(json.dumps(dataclasses.asdict(problem)) + "\n" for problem in stored)
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    assert digest == "c093077c6c66f897f49248c2cbb689e3f812727d7741fef27025d3320079f4a7"
+    assert stored == task.draw_long_held_out()
+    assert len({problem.prompt for problem in stored}) == len(stored) == 400
+    tokenizer = require_tokenizer(load_tokenizer(EMBEDDED["tiny-llada"]))
+    for problem in stored:
+        assert problem.check(problem.answer)
+        assert 2 <= len(parts(problem.prompt)) <= 7
+        assert all(map(task.is_held_out, parts(problem.prompt)))
+        assert 60 <= len(tokenizer(problem.answer)["input_ids"]) <= 120
+
+
 def test_right_answers_that_were_not_drawn_are_accepted():
     steps = task.Problem("steps", "Go from 10 pens in 2 steps.", "")
     for a, b in itertools.product(range(1, 10), repeat=2):

@@ -4,8 +4,10 @@ Models and batches are small, of a single shape, and all runs share one compiled
 """
 
 import dataclasses
+import itertools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -15,6 +17,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
+from depcap_jax.checkpoints.loading import load
 from depcap_jax.checkpoints.tokenizer import load_tokenizer
 from depcap_jax.models import Transformer, layers
 from training import batches, learning, task, train, vocabulary
@@ -82,13 +85,33 @@ def test_rounds_depend_on_the_seed_and_index_alone():
 
 def test_a_round_leaves_no_problem_out(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(batches, "BUCKETS", ((48, 8), (80, 6), (112, 5)))
-    drawn = task.problems((7, 400), held_out=False)
-    expected = {tuple(row.prompt) for row in encode(vocabulary.build(), [next(drawn) for _ in range(32)])}
-    prompts = set()
-    for batch in Batches(7).round(400):
-        for line in batch.clean.tolist():
-            prompts.add(tuple(line[: line.index(vocabulary.SPECIAL.index(vocabulary.ASSISTANT)) + 1]))
+    short, long = task.problems((7, 400), held_out=False), task.several((7, 400), held_out=False)
+    drawn = [*itertools.islice(short, 32), *itertools.islice(long, batches._LONG_ROUND)]
+    expected = {tuple(row.prompt) for row in encode(vocabulary.build(), drawn)}
+    prompts = {prompt for batch in Batches(7).round(400) for prompt, _ in split(batch)}
     assert prompts == expected
+
+
+def split(batch: Batch) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Each row's prompt, and how many tokens its answer has."""
+    assistant = vocabulary.SPECIAL.index(vocabulary.ASSISTANT)
+    end = vocabulary.SPECIAL.index(vocabulary.EOS)
+    for line in batch.clean.tolist():
+        start = line.index(assistant) + 1
+        yield tuple(line[:start]), [*line, end].index(end, start) - start
+
+
+def test_prompts_that_ask_for_several_things_come_after_the_easy_rounds_and_grow():
+    first = tuple(vocabulary.build().encode(f"{vocabulary.BOS}{vocabulary.USER}1.").ids)
+
+    def answers(index: int) -> list[int]:
+        rows = [row for batch in Batches(3).round(index) for row in split(batch)]
+        return [length for prompt, length in rows if prompt[: len(first)] == first]
+
+    assert answers(0) == answers(batches.EASY_ROUNDS - 1) == []
+    begin, end = answers(batches.EASY_ROUNDS), answers(batches.EASY_ROUNDS + batches._LONG_ROUNDS)
+    assert len(begin) >= batches._LONG_ROUND <= len(end)
+    assert 30 <= min(begin) <= max(begin) <= 60 <= min(end) <= max(end) <= 120
 
 
 def test_drills_hide_arithmetic_alone_and_end_with_the_easy_rounds():
@@ -164,7 +187,7 @@ def test_a_cached_loss_is_that_of_a_cached_decoder(family):
 def test_loss_goes_down(family, request):
     done: Trained = request.getfixturevalue(family)
     assert np.mean(done.losses[-10:]) < 0.7 * np.mean(done.losses[:3])
-    assert set(done.run.evaluate()) == set(task.KINDS)
+    assert set(done.run.evaluate()) == {*task.KINDS, "several"}
     logged = [json.loads(line) for line in (done.folder / "log.jsonl").read_text().splitlines()]
     assert logged[0]["step"] == 50
 
@@ -175,7 +198,7 @@ def test_the_losses_by_kind_are_those_of_the_averaged_weights(llada):
     model = llada.run.model()
     by_kind = llada.run.evaluate()
     stream = task.problems("trial", held_out=False, kind="story")
-    batch = batches.fixed_masks([next(stream) for _ in range(8)])
+    batch = batches.fixed_masks([next(stream) for _ in range(8)], 168)
     losses = np.asarray(jax.jit(learning.token_losses)(model, batch))
     assert by_kind["story"] == pytest.approx(float(np.sum(losses * batch.weight)), abs=1e-3)
     assert llada.run.evaluate() == by_kind
@@ -213,6 +236,24 @@ def test_a_run_starts_from_the_weights_of_another(llada, dream, tmp_path):
     assert second.round == batches.EASY_ROUNDS
     with pytest.raises(ValueError, match="dream of other sizes than this llada"):
         train.Run("llada", tmp_path / "d", start=dream.folder)
+
+
+def test_a_run_starts_from_the_weights_of_a_model(tmp_path, monkeypatch):
+    """From its folder, or from its name; its weights are stored in float16."""
+    # The published layout knows no heads that are not a part of the width.
+    monkeypatch.setattr(train, "model_config", lambda family: small_config(family, head_dim=8))
+    first = train.Run("llada", tmp_path / "a", seed=3)
+    second = train.Run("llada", tmp_path / "b", start=first.export())
+    for name, leaf in first.state["average"].items():
+        np.testing.assert_allclose(leaf, second.state["params"][name], rtol=1e-3, atol=1e-6)
+        np.testing.assert_array_equal(second.state["params"][name], second.state["average"][name])
+    assert (second.round, second.step) == (batches.EASY_ROUNDS, 0)
+    with pytest.raises(ValueError, match="tiny-llada holds a llada of other sizes than this llada"):
+        train.Run("llada", tmp_path / "c", start=Path("tiny-llada"))
+    monkeypatch.setattr(train, "model_config", real_config)
+    named = train.Run("llada", tmp_path / "d", start=Path("tiny-llada"))
+    embedding = load("tiny-llada", dtype="float32")[0].embed[...]
+    np.testing.assert_array_equal(named.state["params"][".embed.value"], embedding)
 
 
 @pytest.mark.compiler

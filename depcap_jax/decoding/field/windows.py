@@ -95,12 +95,12 @@ class AttentionBlocks(Partition):
     Only summaries of that rule were seen, so this is no claim about it. The closure of a block C is
     (cc + alpha ch) / (cc + alpha ch + cf): of all that C looks at, the share that goes to itself and, counted
     with alpha, to what is known; the rest goes to open positions behind it. The longest block is taken whose
-    closure is within delta of the best.
+    closure is within `slack` of the best.
     """
 
     l_max: int = setting(default=32, low=1, doc="longest block")
     alpha: Number = setting(default=0.5, low=0, doc="what a look at something known counts")
-    delta: Number = setting(default=0.1, low=0, high=1, doc="closure given up for length")
+    slack: Number = setting(default=0.1, low=0, high=1, doc="closure given up for length")
     layers: int = setting(default=4, low=1, doc="last layers whose attention is averaged")
 
     @property
@@ -137,5 +137,5 @@ class AttentionBlocks(Partition):
         )
         fits = index[None] < remaining[:, None]
         closure = jnp.where(fits, closed / jnp.maximum(closed + leaks, 1e-30), 0.0)
-        good = fits & (closure >= jnp.max(closure, axis=-1, keepdims=True) - self.delta)
+        good = fits & (closure >= jnp.max(closure, axis=-1, keepdims=True) - self.slack)
         return width - numerics.first(good[:, ::-1]), None, Closure(closure)
