@@ -1,6 +1,6 @@
-"""What the compiler makes of `generate`: seconds, instructions and memory: `python -m benchmarks.compile_times`.
+"""What compiling `generate` takes and makes: `python -m benchmarks.compile_times`.
 
-Weights are shapes only, so any size can be looked at; nothing is run.
+Seconds, instructions and memory. Weights are shapes only, so any size can be looked at; nothing is run.
 """
 
 from __future__ import annotations
