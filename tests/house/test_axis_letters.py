@@ -39,6 +39,8 @@ def test_each_letter_of_the_legend_means_one_thing_and_is_used():
     assert [letter for letter, count in collections.Counter(LETTERS).items() if count > 1] == []
     used = set[str]().union(*(axis_letters(path.read_text(encoding="utf-8")) for path in FILES))
     assert set(LETTERS) == used
+    page = (REPOSITORY / "docs" / "concepts.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([A-Z])` \|", page, re.MULTILINE) == LETTERS
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))
