@@ -68,13 +68,8 @@ def private_names(program: str) -> list[str]:
 
     for node in nodes:
         if isinstance(node, ast.Attribute):
-            module, is_dunder = module_of(node.value), node.attr.startswith("__")
-            if (
-                node.attr.startswith("_")
-                and not is_dunder
-                or module
-                and node.attr not in public_names(module)
-            ):
+            module, is_private = module_of(node.value), re.match("_(?!_)", node.attr)
+            if is_private or (module and node.attr not in public_names(module)):
                 wrong.append(node.attr)
     return wrong
 
@@ -94,7 +89,7 @@ def test_private_names_are_seen():
     assert private_names("import depcap_jax as dc\ndc.plots._draw_arcs") == ["_draw_arcs"]
     assert private_names("import depcap_jax as dc\ndc.plots.Nothing\ndc.plots.progress") == ["Nothing"]
     assert private_names("import depcap_jax as d\nd.nothing") == ["nothing"]
-    assert private_names("from depcap_jax import tiny\ntiny.checker._math") == ["checker", "_math"]
+    assert private_names("from depcap_jax import tiny\ntiny.checker._math") == ["_math", "checker"]
     assert private_names("load(name)[0].layers[0]._q") == ["_q"]
     assert private_names("f.__doc__") == []
 
