@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depcap_jax.decoding.recipes import CACHES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from depcap_jax.evaluation.engine import Run
 
-_MARKERS = {"none": "o", "prefix": "s", "dual": "^"}
-_OTHER_MARKER = "D"
+_MARKERS = dict(zip(CACHES, "os^DvPp*h", strict=False))
+_OTHER_MARKER = "X"  # of a decoder with a cache of one's own
 
 
 def require_matplotlib() -> None:
