@@ -6,6 +6,7 @@ whoever wrote them; how it is drawn follows from its shape.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -102,9 +103,16 @@ class Replay:
         }
 
     def facts(self, step: int) -> dict[str, float]:
-        """The single numbers that the policies told of a pass, by name."""
-        everything = {**self.partition, **self.select, **self.cache}
-        return {name: told[step - 1].item() for name, told in everything.items() if told.ndim == 1}
+        """The single numbers that the policies told of a pass, by name; `select.value` where two have it."""
+        parts = {"partition": self.partition, "select": self.select, "cache": self.cache}
+        numbers = [
+            (part, name, array[step - 1].item())
+            for part, told in parts.items()
+            for name, array in told.items()
+            if array.ndim == 1
+        ]
+        uses = collections.Counter(name for _, name, _ in numbers)
+        return {f"{part}.{name}" if uses[name] > 1 else name: number for part, name, number in numbers}
 
     @staticmethod
     def _over_positions(told: Mapping[str, np.ndarray], step: int, count: int) -> dict[str, np.ndarray]:
