@@ -43,8 +43,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def build_parser(wanted: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
-    """The tree of commands, and the options of those that are wanted."""
+def build_parser(names: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The tree of commands, and the options of those with these names."""
     parser = Parser(
         prog="depcap",
         description="Fast decoding of diffusion language models (LLaDA, Dream) in JAX.",
@@ -56,7 +56,7 @@ def build_parser(wanted: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         style = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=summary, description=summary, formatter_class=style)
-        if name in wanted:
+        if name in names:
             module = importlib.import_module(f"depcap_jax.cli.commands.depcap_{name.replace('-', '_')}")
             command.epilog = f"examples:\n{module.EXAMPLES.strip(chr(10))}"
             module.add_arguments(command)

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="default: %(default)s")
     parser.add_argument("--prompt-length", type=int, metavar="N", help="default: 128, or half the context")
     parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")
-    parser.add_argument("--cache", choices=CACHES, default="dual", help="default: %(default)s")
+    parser.add_argument("--cache", choices=CACHES, default="dual-margin", help="default: %(default)s")
     parser.add_argument("--device", choices=list(ACCELERATORS), help="tell whether it has the memory")
     parser.add_argument(
         "--tensor", type=int, default=1, metavar="N", help="devices to split it over; default: %(default)s"
