@@ -65,8 +65,8 @@ def start(golden_dir, tmp_path, heeds_ctrl_c):
 
 def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    return process.returncode, said
+    _, words = process.communicate(timeout=60)
+    return process.returncode, words
 
 
 def test_kill_leaves_nothing_at_the_target_and_the_next_run_clears_up(start, tmp_path, golden_dir):
