@@ -135,7 +135,7 @@ if TYPE_CHECKING:
         Reply as Reply,
         TextGenerator as TextGenerator,
     )
-    from depcap_jax.text.infill import Infilled as Infilled
+    from depcap_jax.text.infill import Infilling as Infilling
 
 _HOME_OF = {
     alias.name: str(node.module)

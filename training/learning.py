@@ -1,7 +1,4 @@
-"""One training step: the masked-diffusion loss, the optimizer and its rate.
-
-Axis letters: B rows, T canvas positions.
-"""
+"""One training step: the masked-diffusion loss, the optimizer and its rate."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a training batch hides: answers as decoders meet them, and arithmetic on its own.
-
-Axis letters: B rows, T canvas positions.
-"""
+"""What a training batch hides: answers as decoders meet them, and arithmetic on its own."""
 
 from __future__ import annotations
 

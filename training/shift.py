@@ -5,8 +5,6 @@ i at i, here they must find it at i - 1; all distances between tokens stay as th
 does that. Half of its heads look one place ahead and add what they see; the other half look at their own
 place and subtract it. Where to look does not depend on the tokens: queries and keys are constants (Dream's
 have biases, LLaDA's have none), and the rotations of RoPE turn constants into a function of the distance.
-
-Axis letters: V embedding rows, D width, N heads, K key/value heads, H head size.
 """
 
 from __future__ import annotations
@@ -63,20 +61,20 @@ def _one_up(layer: re.Match[str]) -> str:
 
 def _layer(embedding: np.ndarray, config: ModelConfig) -> dict[str, np.ndarray]:
     """The weights of the layer that shifts, for embeddings [V, D] of one size."""
-    width, N, K, H = config.width, config.num_heads, config.num_kv_heads, config.head_dim
+    width, M, S, H = config.width, config.num_heads, config.num_kv_heads, config.head_dim
     directions = np.linalg.svd(embedding, full_matrices=True)[2]  # [D, D], those that embeddings use first
-    read = directions[: K * H].T  # [D, K * H]
-    written = np.sqrt(np.mean(embedding**2)) * read.T.reshape(K, 1, H, width)
+    read = directions[: S * H].T  # [D, S * H]
+    written = np.sqrt(np.mean(embedding**2)) * read.T.reshape(S, 1, H, width)
     angle = config.rope_theta ** (-np.arange(0, H, 2) / H)
     constant = np.sqrt(_SHARPNESS)
     own = np.concatenate([np.full(H // 2, constant), np.zeros(H // 2)])
     ahead = constant * np.concatenate([np.cos(angle), np.sin(angle)])
     return {
-        "attn.q.kernel": np.zeros((width, N * H)),
-        "attn.k.kernel": np.zeros((width, K * H)),
+        "attn.q.kernel": np.zeros((width, M * H)),
+        "attn.k.kernel": np.zeros((width, S * H)),
         "attn.v.kernel": read,
-        "attn.o.kernel": np.concatenate([written, -written], axis=1).reshape(N * H, width),
-        "attn.q.bias": np.tile(np.concatenate([ahead, own]), K),
-        "attn.k.bias": np.tile(own, K),
+        "attn.o.kernel": np.concatenate([written, -written], axis=1).reshape(M * H, width),
+        "attn.q.bias": np.tile(np.concatenate([ahead, own]), S),
+        "attn.k.bias": np.tile(own, S),
         "ff.down.kernel": np.zeros((config.ff_width, width)),
     }

@@ -61,11 +61,11 @@ def locate(
         )
     name, revision = named["name"], named["revision"]
     with _explained(name, revision):
-        wanted = files or ((*_DESCRIPTION, *_SAFETENSORS) if weights else _DESCRIPTION)
-        found = _fetch(name, revision, wanted)
-        if weights and files is None and not any(any(found.glob(pattern)) for pattern in _SAFETENSORS):
-            found = _fetch(name, revision, (*_DESCRIPTION, *_ARCHIVES))
-    return Location(found, name, found.name)
+        patterns = files or ((*_DESCRIPTION, *_SAFETENSORS) if weights else _DESCRIPTION)
+        folder = _fetch(name, revision, patterns)
+        if weights and files is None and not any(any(folder.glob(pattern)) for pattern in _SAFETENSORS):
+            folder = _fetch(name, revision, (*_DESCRIPTION, *_ARCHIVES))
+    return Location(folder, name, folder.name)
 
 
 def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:

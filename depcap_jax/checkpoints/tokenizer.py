@@ -27,8 +27,8 @@ TOKENIZER_FILES = (
 
 def has_vocabulary(folder: Path) -> bool:
     """True if the folder's files are enough for a tokenizer; raises `CheckpointError` if one is no file."""
-    found = [name for name in TOKENIZER_FILES if has_file(folder / name)]  # a pipe is refused, not ignored
-    return "tokenizer.json" in found or {"vocab.json", "merges.txt"} <= set(found)
+    names = [name for name in TOKENIZER_FILES if has_file(folder / name)]  # a pipe is refused, not ignored
+    return "tokenizer.json" in names or {"vocab.json", "merges.txt"} <= set(names)
 
 
 def copy_tokenizer_files(source: Path, target: Path) -> None:

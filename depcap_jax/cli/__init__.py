@@ -43,8 +43,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def build_parser(wanted: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
-    """The tree of commands, and the options of those that are wanted."""
+def build_parser(names: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The tree of commands, and the options of those with these names."""
     parser = Parser(
         prog="depcap",
         description="Fast decoding of diffusion language models (LLaDA, Dream) in JAX.",
@@ -56,7 +56,7 @@ def build_parser(wanted: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         style = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=summary, description=summary, formatter_class=style)
-        if name in wanted:
+        if name in names:
             module = importlib.import_module(f"depcap_jax.cli.commands.depcap_{name.replace('-', '_')}")
             command.epilog = f"examples:\n{module.EXAMPLES.strip(chr(10))}"
             module.add_arguments(command)
@@ -74,11 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments = _parse(list(sys.argv[1:] if argv is None else argv))
             keep_compilations()
         with comes_again():
-            return _run(arguments)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not complain when it closes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+            return run_command(arguments)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
@@ -94,7 +90,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return arguments
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run_command(arguments: argparse.Namespace) -> int:
+    """Calls the arguments' `run`; what it raises about its input is one line, after their `prog`."""
     from jax.errors import JaxRuntimeError
 
     from depcap_jax.decoding.state import DecodeError
@@ -104,7 +101,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if sys.stdout is not None:  # it may have been closed
             sys.stdout.flush()
     except BrokenPipeError:
-        raise
+        # Whoever read our output has seen enough; Python must not complain when it closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, DecodeError, ModuleNotFoundError) as error:
         return _complain(arguments.prog, str(error))
     except OSError as error:

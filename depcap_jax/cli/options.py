@@ -129,10 +129,10 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
       ValueError: if one of them would have no effect.
     """
     options = {name: getattr(arguments, name, None) for name in ("cache", *SETTINGS)}
-    given = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items() if x is not None}
-    if not given.get("temperature") and not given.keys().isdisjoint(("top_p", "top_k")):
+    settings = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items() if x is not None}
+    if not settings.get("temperature") and not settings.keys().isdisjoint(("top_p", "top_k")):
         raise ValueError("--top-p and --top-k need --temperature above 0: without it nothing is drawn")
-    return given
+    return settings
 
 
 def chosen_decoder(arguments: argparse.Namespace, model: Transformer) -> Decoder:

@@ -132,12 +132,13 @@ def run_each(subject: Subject, task: Task, decoders: Sequence[Decoder], folder: 
     folder.mkdir(parents=True, exist_ok=True)
     for decoder in decoders:
         subject.build(decoder)  # a wrong one is found before the first hour, not after it
-    label_width = max(len(decoder.label) for decoder in decoders)
-    _print_line(COLUMNS, label_width)
+    labels = [COLUMNS[:2], *((decoder.label, decoder.cache) for decoder in decoders)]
+    widths = [max(map(len, column)) for column in zip(*labels, strict=True)]
+    _print_line(COLUMNS, widths)
     runs: list[Run] = []
     for decoder in decoders:
         runs.append(_run(subject, task, decoder, folder, _remaining(runs, len(decoders))))
-        _print_line(cells(runs[-1], runs), label_width)
+        _print_line(cells(runs[-1], runs), widths)
         if len(runs) == _ENOUGH < len(decoders):
             tqdm.write(f"run {_remaining(runs, len(decoders))}", file=sys.stderr)
         yield runs[-1]
@@ -206,7 +207,8 @@ def write_reports(
     print(f"\n{stem}.{{{kinds}}}; a JSON file per line beside them")
 
 
-def _print_line(line: Sequence[str], label_width: int) -> None:
-    first, cache, *numbers = line
-    text = f"{first:<{label_width}}  {cache:<6}" + "".join(f"{number:>12}" for number in numbers)
-    tqdm.write(text, file=sys.stdout)  # above the progress bar
+def _print_line(line: Sequence[str], widths: Sequence[int]) -> None:
+    """The labels to the left, each as wide as its column, and the numbers to the right."""
+    labels = (f"{text:<{width}}" for text, width in zip(line, widths, strict=False))
+    numbers = "".join(f"{number:>12}" for number in line[len(widths) :])
+    tqdm.write("  ".join(labels) + numbers, file=sys.stdout)  # above the progress bar

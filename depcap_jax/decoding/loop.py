@@ -315,7 +315,7 @@ def _revokes(config: DecodeConfig) -> bool:
 
 
 def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
-    """A pytree with the rows [B] of `new` and otherwise those of `old`, of whose types it is."""
+    """A pytree with the rows [B] of `new` and otherwise those of `old`, with the dtypes of `old`."""
 
     def choose(n: jax.Array, o: jax.Array) -> jax.Array:
         return jnp.where(rows.reshape(-1, *[1] * (o.ndim - 1)), n.astype(o.dtype), o)

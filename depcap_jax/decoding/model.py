@@ -75,7 +75,7 @@ class DiffusionLM(Protocol):
         ...
 
     def token_logits(self, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
-        """The logits [B, Q, n] of hidden states [B, Q, D] at the ids `tokens` [B, n] alone."""
+        """The logits [B, Q, C] of hidden states [B, Q, D] at the ids `tokens` [B, C] alone."""
         ...
 
     def init_cache(self, batch: int, length: int) -> Any:

@@ -34,7 +34,6 @@ class Trace:
     """What every pass looked at; what it did is in the `DecodeResult` around it.
 
     Positions are counted from the answer's start. F is `gen_length`, the most passes that a row can take.
-    A is the number of alternatives.
     """
 
     confidence: jax.Array

@@ -52,7 +52,7 @@ def stream(
       key: one key, for sampling.
 
     Raises:
-      ValueError: if the decoder samples and there is no key, or the prompt is no integers of 32 bits.
+      ValueError: if the decoder samples and there is no key, or the prompt does not hold integers of 32 bits.
       DecodeError: if the row does not end well; what was decoded until then has been yielded.
     """
     keys, config = row_keys(key, 1, config), as_data(config)

@@ -37,7 +37,9 @@ class Decoder:
     def label(self) -> str:
         """Such as `confidence, block_length 16`."""
         changes = (
-            f"{name} {_short(value)}" for name, value in self.settings.items() if name not in _NOT_IN_LABEL
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.settings.items()
+            if name not in _NOT_IN_LABEL
         )
         return self.title or ", ".join([self.recipe, *changes])
 
@@ -96,7 +98,3 @@ def describe(part: Any) -> Any:
     if isinstance(number, list):
         return describe(number)
     return int(number) if number.is_integer() else number
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

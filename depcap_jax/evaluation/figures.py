@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depcap_jax.decoding.recipes import CACHES
 from depcap_jax.evaluation.frontier import frontier
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
     from depcap_jax.evaluation.engine import Run
 
-_MARKERS = {"none": "o", "prefix": "s", "dual": "^"}
-_OTHER_MARKER = "D"
+_MARKERS = dict(zip(CACHES, "os^DvPp*h", strict=False))
+_OTHER_MARKER = "X"  # of a decoder with a cache of one's own
 
 
 def require_matplotlib() -> None:

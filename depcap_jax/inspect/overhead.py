@@ -116,8 +116,8 @@ def record_passes(
 
     @jax.jit
     def turn(model: Any, state: Any) -> Any:
-        state, told = decode_step(model, state, config)
-        return state, (told.cache.needed, told.cache.width, told.read, jnp.any(is_live(model, state, config)))
+        state, news = decode_step(model, state, config)
+        return state, (news.cache.needed, news.cache.width, news.read, jnp.any(is_live(model, state, config)))
 
     batch = len(prompt_ids)
     lengths = np.full(batch, prompt_ids.shape[1]) if lengths is None else lengths
@@ -127,8 +127,8 @@ def record_passes(
     state = jax.jit(lambda m, p, n: start(m, p, n, config))(model, prompt_ids, lengths)
     alive = True
     while alive:
-        state, told = turn(model, state)
-        needed, width, read, alive = jax.device_get(told)
+        state, news = turn(model, state)
+        needed, width, read, alive = jax.device_get(news)
         passes = [
             Shape(each, rows)
             for each, rows in zip(*widths, strict=True)

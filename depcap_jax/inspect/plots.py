@@ -88,7 +88,7 @@ def signals(
     if not curves:
         raise ValueError("this partition tells no numbers of positions: there are no signals to draw")
     # The score's place is below also where it happens to be positive.
-    below = {name for name, told in decode.partition.items() if told.ndim == 2 and (told < 0).any()}
+    below = {name for name, info in decode.partition.items() if info.ndim == 2 and (info < 0).any()}
     groups = [[n for n in curves if n not in below], [n for n in curves if n in below]]
     groups = [names for names in groups if names]
     plt = _pyplot()
@@ -142,8 +142,8 @@ def conflicts(result: DecodeResult, step: int, row: int = 0, *, tokenizer: Token
     handles = [*above.get_legend_handles_labels()[0], *below.get_legend_handles_labels()[0]]
     look = {"frameon": False, "loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0}
     above.legend(handles=handles, ncols=len(handles), **look)
-    told = ", ".join(f"{len(edges)} {name}" for name, edges in pairs.items())
-    above.set_title(f"pass {step}{': ' if told else ''}{told}", loc="left", fontsize=10)
+    counts = ", ".join(f"{len(edges)} {name}" for name, edges in pairs.items())
+    above.set_title(f"pass {step}{': ' if counts else ''}{counts}", loc="left", fontsize=10)
     tokens = np.where(np.isfinite(confidence), decode.guess[step - 1], decode.tokens)
     _label_positions(below, tokens, tokenizer, block.start, block.end)
     return _finished(figure, above, below)

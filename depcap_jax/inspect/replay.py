@@ -6,6 +6,7 @@ whoever wrote them; how it is drawn follows from its shape.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -103,19 +104,26 @@ class Replay:
         """The pairs i < j of positions [E, 2] that the selection flagged at a pass, by name."""
         block = self.block_at(step)
         return {
-            name: block.start + np.argwhere(np.triu(told[step - 1, : block.size, : block.size], 1))
-            for name, told in self.select.items()
-            if told.ndim == 3 and told.dtype == bool
+            name: block.start + np.argwhere(np.triu(flags[step - 1, : block.size, : block.size], 1))
+            for name, flags in self.select.items()
+            if flags.ndim == 3 and flags.dtype == bool
         }
 
     def facts(self, step: int) -> dict[str, float]:
-        """The single numbers that the policies told of a pass, by name."""
-        everything = {**self.partition, **self.select, **self.cache}
-        return {name: told[step - 1].item() for name, told in everything.items() if told.ndim == 1}
+        """The single numbers that the policies told of a pass, by name; `select.value` where two have it."""
+        parts = {"partition": self.partition, "select": self.select, "cache": self.cache}
+        numbers = [
+            (part, name, array[step - 1].item())
+            for part, info in parts.items()
+            for name, array in info.items()
+            if array.ndim == 1
+        ]
+        uses = collections.Counter(name for _, name, _ in numbers)
+        return {f"{part}.{name}" if uses[name] > 1 else name: number for part, name, number in numbers}
 
     @staticmethod
-    def _over_positions(told: Mapping[str, np.ndarray], step: int, count: int) -> dict[str, np.ndarray]:
-        return {name: array[step - 1, :count] for name, array in told.items() if array.ndim == 2}
+    def _over_positions(info: Mapping[str, np.ndarray], step: int, count: int) -> dict[str, np.ndarray]:
+        return {name: array[step - 1, :count] for name, array in info.items() if array.ndim == 2}
 
 
 def replay(result: DecodeResult, row: int = 0) -> Replay:
@@ -147,19 +155,19 @@ def replay(result: DecodeResult, row: int = 0) -> Replay:
     )
 
 
-def _at_commit(told: np.ndarray, commit_step: np.ndarray, missing: float) -> np.ndarray:
+def _at_commit(passes: np.ndarray, commit_step: np.ndarray, missing: float) -> np.ndarray:
     """What [F, G] says of each position at the pass that committed it; `missing` where none did."""
-    before = np.pad(told, ((1, 0), (0, 0)), constant_values=missing)
+    before = np.pad(passes, ((1, 0), (0, 0)), constant_values=missing)
     return before[commit_step, np.arange(len(commit_step))]
 
 
-def _named(told: Any, row: int, nfe: int) -> Iterator[tuple[str, np.ndarray]]:
+def _named(info: Any, row: int, nfe: int) -> Iterator[tuple[str, np.ndarray]]:
     """Each leaf of what a policy told, for one row, under the dotted path to it."""
 
     def packed(leaf: Any) -> bool:
         return isinstance(leaf, PackedFlags)
 
-    for path, leaf in jax.tree_util.tree_leaves_with_path(told, is_leaf=packed):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(info, is_leaf=packed):
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
         array = leaf.unpack() if packed(leaf) else np.asarray(leaf)
         yield name, array[row, :nfe]

@@ -112,7 +112,7 @@ def _run(decode: Replay, name: str, tokenizer: Tokenizer | None) -> dict[str, An
         ],
         "blocks": [
             vars(block)
-            | {"curves": {name: _numbers(told) for name, told in decode.partition_signals(block).items()}}
+            | {"curves": {name: _numbers(signal) for name, signal in decode.partition_signals(block).items()}}
             for block in decode.blocks
         ],
         "passes": [_pass(decode, step) for step in range(1, decode.nfe + 1)],

@@ -1,7 +1,4 @@
-"""The key/value cache of one layer or of all: how it lies in memory, how spans of it are written and read.
-
-Axis letters: B rows, Q query positions, T canvas positions, G key/value heads, H head size.
-"""
+"""The key/value cache of one layer or of all: how it lies in memory, how spans of it are written and read."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ if TYPE_CHECKING:
 class KeyValues:
     """Keys (after RoPE) and values of every canvas position, of one layer or of all.
 
-    Of one layer, [B, G, H, T]: so XLA's products of attention read them, without a copy. With
-    `positions_first` [B, T, G, H], which fused attention reads. Of all layers, the same with an axis of
+    Of one layer, [B, S, H, T]: so XLA's products of attention read them, without a copy. With
+    `positions_first` [B, T, S, H], which fused attention reads. Of all layers, the same with an axis of
     layers behind the batch.
     """
 
@@ -33,7 +30,7 @@ class KeyValues:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], dtype: DTypeLike, *, positions_first: bool) -> KeyValues:
-        """Zeros; `shape` is (B, T, G, H), or (B, layers, T, G, H)."""
+        """Zeros; `shape` is (B, T, S, H), or (B, layers, T, S, H)."""
         *lead, length, heads, size = shape
         axes = (length, heads, size) if positions_first else (heads, size, length)
         return cls(jnp.zeros((*lead, *axes), dtype), jnp.zeros((*lead, *axes), dtype), positions_first)
@@ -66,7 +63,7 @@ class KeyValues:
         layer: jax.Array | None,
         rows: jax.Array | None = None,
     ) -> KeyValues:
-        """Stores k and v [B, Q, G, H] at [start, start + Q) of each row, where `mask` [B, Q] allows.
+        """Stores k and v [B, Q, S, H] at [start, start + Q) of each row, where `mask` [B, Q] allows.
 
         They are of the `rows` [B] of the cache, or of all.
         """
@@ -103,7 +100,7 @@ class KeyValues:
         return lax.dynamic_update_slice(old, jnp.where(mask, new, span), begin)
 
     def read(self, layer: jax.Array | None, rows: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """A layer's keys and values as attention takes them [B, T, G, H], of the `rows` [B] or of all.
+        """A layer's keys and values as attention takes them [B, T, S, H], of the `rows` [B] or of all.
 
         The compiler sees through the transposes.
         """

@@ -1,6 +1,5 @@
 """The pieces of the transformer: RMSNorm, RoPE, attention over a key/value cache, SwiGLU.
 
-Axis letters: B rows, Q query positions, T canvas positions, D width, A heads, G key/value heads, H head size.
 Weights live in the compute dtype, or in few bits (`quantization.py`); norms, rotations, softmax and logits
 are float32. float16 ends at 65504, which the residual stream and the feed-forward's inner numbers exceed in
 models of billions of parameters: with it, these two are float32 too.
@@ -67,7 +66,7 @@ def stream_dtype(dtype: DTypeLike) -> jnp.dtype:
 
 
 def _product(x: jax.Array, kernel: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """x [N, in] @ kernel [in, out] in `dtype`, summed in float32."""
+    """x [..., in] @ kernel [in, out] in `dtype`, summed in float32."""
 
     def narrowed(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return jnp.matmul(x, kernel, preferred_element_type=jnp.float32).astype(dtype)
@@ -128,7 +127,7 @@ class Rotation(NamedTuple):
         return Rotation(*(x.at[positions].get(mode="promise_in_bounds")[:, :, None] for x in self))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Rotates heads x [B, Q, heads, H] whose halves form the pairs; self is [B or 1, Q, 1]."""
+        """Rotates heads x [B, Q, M or S, H] whose halves form the pairs; self is [B or 1, Q, 1]."""
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         turned = [first * self.cos - second * self.sin, second * self.cos + first * self.sin]
         return jnp.concatenate(turned, axis=-1).astype(x.dtype)
@@ -146,7 +145,7 @@ class Queries(NamedTuple):
 
 
 def _attend(q: jax.Array, k: jax.Array, v: jax.Array, lengths: jax.Array, fused: bool) -> jax.Array:
-    """Attention of q [B, Q, A, H] to the first `lengths` [B] of k, v [B, T, G, H]; softmax in float32."""
+    """Attention of q [B, Q, M, H] to the first `lengths` [B] of k, v [B, T, S, H]; softmax in float32."""
     if fused:
         return jax.nn.dot_product_attention(q, k, v, key_value_seq_lengths=lengths, implementation="cudnn")
     mask = (jnp.arange(k.shape[1], dtype=jnp.int32)[None] < lengths[:, None])[:, None, None, :]

@@ -16,9 +16,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from depcap_jax.models.config import ModelConfig
 from depcap_jax.models.quantization import SCALE, summed_axis
 
-RULES = {"batch": "data", "vocab": "tensor", "heads": "tensor", "kv_heads": "tensor", "ff": "tensor"}
-"""From a logical axis to the mesh axis that splits it."""
-
 LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "embed": ("vocab", None),
     "head": (None, "vocab"),
@@ -59,9 +56,9 @@ def weight_sharding(name: str, config: ModelConfig, mesh: Mesh | AbstractMesh) -
         "kv_heads": config.num_kv_heads,
         "ff": config.ff_width,
     }
-    return NamedSharding(
-        mesh, PartitionSpec(*(axis and _mesh_axis(axis, sizes[axis], mesh) for axis in axes))
-    )
+    count = mesh.shape.get("tensor", 0)
+    split = ("tensor" if axis and count and sizes[axis] % count == 0 else None for axis in axes)
+    return NamedSharding(mesh, PartitionSpec(*split))
 
 
 def _logical_axes(weight: str) -> tuple[str | None, ...]:
@@ -69,11 +66,6 @@ def _logical_axes(weight: str) -> tuple[str | None, ...]:
     name = weight.removesuffix(SCALE)
     summed = summed_axis(name) if name != weight else None
     return tuple(None if number == summed else axis for number, axis in enumerate(LOGICAL_AXES[name]))
-
-
-def batch_sharding(batch: int, mesh: Mesh) -> NamedSharding:
-    """How arrays whose first axis is the batch lie on `mesh`."""
-    return NamedSharding(auto_mesh(mesh), PartitionSpec(_mesh_axis("batch", batch, mesh)))
 
 
 def auto_mesh(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
@@ -101,8 +93,3 @@ def place(
         part = read(tuple(slice(*bounds) for bounds in extent))
         parts += [jax.device_put(part, device).block_until_ready() for device in devices]
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)
-
-
-def _mesh_axis(logical: str, size: int, mesh: Mesh | AbstractMesh) -> str | None:
-    axis = RULES[logical]
-    return axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None

@@ -1,8 +1,4 @@
-"""The bidirectional transformer behind LLaDA, Dream and the diffusion models in Qwen's layouts.
-
-Axis letters: B rows, Q query positions, T canvas positions, D width, V embedding rows, N chosen tokens,
-W queries that are watched.
-"""
+"""The bidirectional transformer behind LLaDA, Dream and the diffusion models in Qwen's layouts."""
 
 from __future__ import annotations
 
@@ -211,7 +207,7 @@ class Transformer(nnx.Module):
         return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
 
     def token_logits(self, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
-        """The logits of chosen tokens alone: float32 [B, Q, N] of hidden [B, Q, D] and ids `tokens` [B, N].
+        """The logits of chosen tokens alone: float32 [B, Q, C] of hidden [B, Q, D] and ids `tokens` [B, C].
 
         They are what `logits` has at these ids, for a small part of its cost.
         """
@@ -297,7 +293,7 @@ def _copy(model: Transformer) -> Transformer:
 def _take_matrix(
     values: nnx.Param[jax.Array], scale: nnx.Param[jax.Array] | None, tokens: jax.Array, *, axis: int
 ) -> jax.Array:
-    """What belongs to tokens [B, N] along the vocabulary's axis; products sum over the other one."""
+    """What belongs to tokens [B, C] along the vocabulary's axis; products sum over the other one."""
     if scale is None:
         return _take(values[...], tokens, axis=axis)
     taken = Quantized(*(_take(x[...], tokens, axis=axis) for x in (values, scale)))
@@ -305,7 +301,7 @@ def _take_matrix(
 
 
 def _take(weights: jax.Array, tokens: jax.Array, *, axis: int) -> jax.Array:
-    """What belongs to tokens [B, N] along the vocabulary's axis of weights."""
+    """What belongs to tokens [B, C] along the vocabulary's axis of weights."""
 
     def plain(weights: jax.Array, tokens: jax.Array) -> jax.Array:
         return jnp.take(weights, tokens, axis=axis, mode="clip")

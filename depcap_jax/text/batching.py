@@ -1,7 +1,4 @@
-"""Prompts of many lengths, decoded in few batches of few shapes.
-
-Axis letters: B rows, P prompt positions.
-"""
+"""Prompts of many lengths, decoded in few batches of few shapes."""
 
 from __future__ import annotations
 

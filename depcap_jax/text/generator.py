@@ -14,7 +14,7 @@ from depcap_jax.decoding.state import DecodeError, Status
 from depcap_jax.decoding.stream import Snapshot, stream
 from depcap_jax.text.batching import Batcher, Decoded, check_key, row_keys
 from depcap_jax.text.codec import Codec, Prompt
-from depcap_jax.text.infill import Infilled, infill
+from depcap_jax.text.infill import Infilling, infill
 from depcap_jax.text.spelling import Tokenizer
 
 
@@ -54,7 +54,7 @@ class TextGenerator:
     """Answers texts with texts.
 
         model, tokenizer = depcap_jax.load(folder)
-        answer = TextGenerator(model, tokenizer, recipe("depcap", cache="dual"))
+        answer = TextGenerator(model, tokenizer, recipe("depcap", cache="dual-margin"))
         answer(["How many legs have three cats?", "Name a prime."])    # two texts, in this order
         answer([[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}]])
         answer.run(["Name a prime."])[0].nfe                           # the text and what it took
@@ -172,7 +172,7 @@ class TextGenerator:
         *,
         prompt: Prompt | None = None,
         key: jax.Array | None = None,
-    ) -> Infilled:
+    ) -> Infilling:
         """Fills the gaps of a text, all of them in one decode, and leaves everything else as it is.
 
         Each gap has a fixed number of tokens; an end-of-text token that the model puts there is left out

@@ -28,7 +28,7 @@ _GAP = re.compile(r"\[gap:(\d+)\]")
 
 
 @dataclasses.dataclass(frozen=True)
-class Infilled:
+class Infilling:
     """What became of one template."""
 
     text: str
@@ -48,7 +48,7 @@ def infill(
     template: str | Sequence[str | int],
     prompt: Prompt | None,
     key: jax.Array | None,
-) -> Infilled:
+) -> Infilling:
     """As `TextGenerator.infill`, which says what a template is; `key` is what it draws with."""
     parts = parse_template(template)
     lead = [] if prompt is None else codec.encode_prompt(prompt, "prompt")
@@ -62,7 +62,7 @@ def infill(
     fillings = read_fillings(parts, pieces, model.config.eos_token_ids, codec.decode)
     remaining = iter(fillings)
     text = "".join(part if isinstance(part, str) else next(remaining) for part in parts)
-    return Infilled(text, tuple(fillings), tuple(itertools.chain(*pieces)), nfe)
+    return Infilling(text, tuple(fillings), tuple(itertools.chain(*pieces)), nfe)
 
 
 def parse_template(template: str | Sequence[str | int]) -> list[str | int]:

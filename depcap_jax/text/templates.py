@@ -41,7 +41,7 @@ def _cut(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[str]:
     mark = next(chr(code) for code in _PRIVATE if chr(code) not in written)
     begins = re.compile(f"(?=(?:{'|'.join(map(re.escape, spelt)) or '(?!)'})).", re.DOTALL)
     marked = [
-        {key: begins.sub(lambda found: found[0] + mark, value) for key, value in message.items()}
+        {key: begins.sub(lambda match: match[0] + mark, value) for key, value in message.items()}
         for message in messages
     ]
     return render_chat(tokenizer, marked).split(mark)

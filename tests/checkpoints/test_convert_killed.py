@@ -20,12 +20,12 @@ HALF_WAY = """
 import sys, time
 from pathlib import Path
 from depcap_jax.cli.commands import depcap_convert as command
-from depcap_jax.checkpoints import writer
+from depcap_jax.checkpoints import conversion, writer
 
 writer._GROUP_BYTES = 1
 calls = 0
 
-def stop_half_way(self, phase, done, total):
+def stop_half_way(phase, done, total):
     global calls
     calls += 1
     if calls == 11:
@@ -33,7 +33,8 @@ def stop_half_way(self, phase, done, total):
         while True:  # a signal just before a long sleep would be heeded only after it
             time.sleep(0.1)
 
-command._Bar.__call__ = stop_half_way
+convert = conversion.convert
+conversion.convert = lambda *places, **settings: convert(*places, **{**settings, "progress": stop_half_way})
 sys.exit(command.main(sys.argv[2:]))
 """
 
@@ -64,8 +65,8 @@ def start(golden_dir, tmp_path, heeds_ctrl_c):
 
 def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    return process.returncode, said
+    _, words = process.communicate(timeout=60)
+    return process.returncode, words
 
 
 def test_kill_leaves_nothing_at_the_target_and_the_next_run_clears_up(start, tmp_path, golden_dir):
@@ -92,10 +93,10 @@ def test_kill_leaves_the_old_checkpoint(start, tmp_path, converted_dir):
 
 
 def test_interrupt_says_so_and_leaves_nothing(start, tmp_path):
-    status, said = stop(start(tmp_path / "new" / "out"), signal.SIGINT)
+    status, words = stop(start(tmp_path / "new" / "out"), signal.SIGINT)
     assert status == 130
-    assert said.count("\n") == 1
-    assert "interrupted" in said
+    assert words.count("\n") == 1
+    assert "interrupted" in words
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,9 +105,9 @@ def test_termination_leaves_nothing(number, start, tmp_path):
     """As a shell sees it, the exit status is 128 and the signal's number."""
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip(f"this process was started to ignore {number.name}, and so are those that it starts")
-    status, said = stop(start(tmp_path / "new" / "out"), number)
+    status, words = stop(start(tmp_path / "new" / "out"), number)
     assert status == 128 + number
-    assert said == f"depcap-convert: ended by {number.name}; nothing was written\n"
+    assert words == f"depcap-convert: ended by {number.name}; nothing was written\n"
     assert list(tmp_path.iterdir()) == []
 
 

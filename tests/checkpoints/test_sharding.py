@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from small_checkpoints import chunk_of, flip_bit, golden_config, golden_forward, golden_tensors
 
 from depcap_jax.checkpoints import storage
@@ -20,7 +20,7 @@ from depcap_jax.checkpoints.huggingface.config_json import from_config_json
 from depcap_jax.checkpoints.huggingface.keys import entries
 from depcap_jax.checkpoints.loading import load
 from depcap_jax.models.parameters import get_leaves
-from depcap_jax.models.sharding import LOGICAL_AXES, batch_sharding
+from depcap_jax.models.sharding import LOGICAL_AXES, auto_mesh
 
 # The sizes that the mesh axis `tensor` splits, as both golden configs have them.
 VOCABULARY, QUERIES, FF_WIDTH = 512, 64, 160
@@ -98,9 +98,9 @@ def test_sharded_model_gives_the_golden_logits(name, family, converted_dir):
     model, _ = load(converted_dir / family, mesh=mesh)
     ids, golden = golden_forward(family)
     tokens = golden.argmax(-1)[:, ::5].astype(np.int32)
-    logits, chosen = map(
-        np.asarray, forward(model, *jax.device_put((ids, tokens), batch_sharding(len(ids), mesh)))
-    )
+    rows = "data" if "data" in mesh.shape and len(ids) % mesh.shape["data"] == 0 else None
+    arrays = jax.device_put((ids, tokens), NamedSharding(auto_mesh(mesh), PartitionSpec(rows)))
+    logits, chosen = map(np.asarray, forward(model, *arrays))
     assert np.abs(logits - golden).max() <= 1e-2
     assert (logits.argmax(-1) == golden.argmax(-1)).all()
     np.testing.assert_allclose(chosen, np.take_along_axis(logits, tokens[:, None, :], axis=-1), atol=1e-4)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 from small_models import small_model
 
 import depcap_jax as dc
@@ -66,12 +67,48 @@ def test_each_row_of_a_batch_is_decoded_as_the_twin_does_alone(family, cache):
         assert (int(result.nfe[row]), sizes) == (expected.nfe, expected.block_sizes)
 
 
+@st.composite
+def caches(draw: st.DrawFn) -> dc.Cache:
+    """Any cache that keeps something, with whatever settings."""
+    settings: dict[str, Any] = {
+        "margin": draw(st.sampled_from([0, 1, 6, 1000])),
+        "refresh_every": draw(st.integers(0, 4)),
+        "refresh_after": draw(st.sampled_from([0, 1, 9, 1000])),
+        "prompt_every": draw(st.integers(1, 3)),
+        "quorum": draw(st.floats(0, 1)),
+        "together": draw(st.sampled_from([None, 0, 1, 24])),
+    }
+    if draw(st.booleans()):
+        return dc.PrefixCache(**settings)
+    return dc.DualCache(**settings, margin_after=draw(st.sampled_from([0, 3, 1000])))
+
+
 @pytest.mark.compiler
-def test_margins_over_the_whole_canvas_are_no_cache(family):
-    plain = decode(family, dc.NoCache())
-    stale = decode(family, dc.DualCache())
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(cache=caches(), order=st.permutations([0, 1, 2, 2]))
+def test_a_row_is_answered_alike_in_any_batch(cache, order):
+    """Beside other rows, in another order, twice in a batch, and in a wider one, as it is alone."""
+    model, config = two_layers("llada"), config_of(cache)
+    wide = np.pad(IDS[order], ((0, 0), (0, 8)))
+    together = dc.generate(model, wide, LENGTHS[order], config=config)
+    for place, row in enumerate(order):
+        alone = dc.generate(model, IDS[row : row + 1], LENGTHS[row : row + 1], config=config)
+        for field in ("tokens", "nfe", "commit_step", "block_sizes", "status"):
+            np.testing.assert_array_equal(getattr(together, field)[place], getattr(alone, field)[0])
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    ("cache", "whole"),
+    [
+        (dc.DualCache(), dc.DualCache(margin=1000, margin_after=1000)),
+        (dc.PrefixCache(), dc.PrefixCache(margin=1000)),
+    ],
+    ids=["dual", "prefix"],
+)
+def test_margins_over_the_whole_canvas_are_no_cache(family, cache, whole):
+    plain, stale, renewed = (decode(family, each) for each in (dc.NoCache(), cache, whole))
     assert not np.array_equal(plain.tokens, stale.tokens), "the cache is to matter here"
-    renewed = decode(family, dc.DualCache(margin=1000, margin_after=1000))
     for field in ("tokens", "nfe", "commit_step", "block_sizes"):
         np.testing.assert_array_equal(getattr(renewed, field), getattr(plain, field))
 

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from small_checkpoints import REPOSITORY
@@ -32,28 +33,50 @@ def programs(path: Path) -> Iterator[str]:
             yield re.sub(r"^(\s*)[%!].*$", r"\1pass", "".join(cell["source"]), flags=re.MULTILINE)
 
 
+def public_names(module: ModuleType) -> list[str]:
+    """What a module says that it has; or what it or its folder defines, without an underscore before it."""
+    if hasattr(module, "__all__"):
+        return module.__all__
+    names = (name for name, value in vars(module).items() if not isinstance(value, ModuleType))
+    home = f"{module.__name__}."
+    own = (name for name in names if f"{getattr(vars(module)[name], '__module__', home)}.".startswith(home))
+    return [name for name in own if not name.startswith("_")]
+
+
 def private_names(program: str) -> list[str]:
     """What a program uses of the package that is not one of its public names."""
-    wrong = []
-    for node in ast.walk(ast.parse(program)):
+    modules, wrong = {"dc": depcap_jax, "depcap_jax": depcap_jax}, []
+    nodes = list(ast.walk(ast.parse(program)))
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "depcap_jax":
             if node.module != "depcap_jax":
                 wrong.append(node.module)
             wrong += [alias.name for alias in node.names if alias.name not in depcap_jax.__all__]
+            modules |= {a.asname or a.name: getattr(depcap_jax, a.name, None) for a in node.names}
         elif isinstance(node, ast.Import):
             wrong += [a.name for a in node.names if a.name.startswith("depcap_jax.")]
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in ("dc", "depcap_jax") and node.attr not in depcap_jax.__all__:
-                wrong.append(node.attr)
-            if node.attr.startswith("_") and not node.attr.startswith("__"):
+            modules |= {a.asname: depcap_jax for a in node.names if a.asname and a.name == "depcap_jax"}
+
+    def module_of(node: ast.AST) -> ModuleType | None:
+        """The module of the package that an expression names."""
+        value = None
+        if isinstance(node, ast.Name):
+            value = modules.get(node.id)
+        elif isinstance(node, ast.Attribute) and (outer := module_of(node.value)):
+            value = getattr(outer, node.attr, None)
+        return value if isinstance(value, ModuleType) else None
+
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            module, is_private = module_of(node.value), re.match("_(?!_)", node.attr)
+            if is_private or (module and node.attr not in public_names(module)):
                 wrong.append(node.attr)
     return wrong
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_page_uses_public_names_only(path):
-    for program in programs(path):
-        assert private_names(program) == []
+    assert private_names("\n".join(programs(path))) == []
 
 
 def test_private_names_are_seen():
@@ -63,6 +86,12 @@ def test_private_names_are_seen():
     assert private_names("from depcap_jax import nothing") == ["nothing"]
     assert private_names("f._cache_size()") == ["_cache_size"]
     assert private_names("import depcap_jax as dc\ndc.generate\ndc.__all__") == ["__all__"]
+    assert private_names("import depcap_jax as dc\ndc.plots._draw_arcs") == ["_draw_arcs"]
+    assert private_names("import depcap_jax as dc\ndc.plots.Nothing\ndc.plots.progress") == ["Nothing"]
+    assert private_names("import depcap_jax as d\nd.nothing") == ["nothing"]
+    assert private_names("from depcap_jax import tiny\ntiny.checker._math") == ["_math", "checker"]
+    assert private_names("load(name)[0].layers[0]._q") == ["_q"]
+    assert private_names("f.__doc__") == []
 
 
 def test_a_policy_in_five_steps(monkeypatch):

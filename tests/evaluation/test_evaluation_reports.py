@@ -3,12 +3,15 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from depcap_jax.cli import reports
 from depcap_jax.cli.commands import depcap_eval as eval_command, depcap_sweep as sweep, depcap_table as table
 from depcap_jax.cli.reports import parse_vary
+from depcap_jax.decoding.recipes import CACHES
 from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.engine import Run
 from depcap_jax.evaluation.figures import plot_sweep, plot_table, require_matplotlib, save_figure
@@ -136,3 +139,19 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
 def test_commands_have_what_the_command_line_needs():
     for module in (eval_command, table, sweep):
         assert "depcap " in module.EXAMPLES
+
+
+def test_the_lines_of_all_caches_stand_in_columns(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(reports, "evaluate", lambda subject, task, decoder, *_, **__: finished(decoder, 1.0))
+    decoders = [Decoder("depcap", {"cache": cache}) for cache in CACHES]
+    reports.run_all(cast(Any, SimpleNamespace(build=id)), cast(Any, None), decoders, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(CACHES)
+    assert len({line.index("75.0") if "75.0" in line else line.index("racy") for line in lines}) == 1
+
+
+def test_each_cache_has_a_marker_of_its_own():
+    pytest.importorskip("matplotlib")
+    runs = [finished(Decoder("depcap", {"cache": cache}), 1.0) for cache in CACHES]
+    entries = plot_table(runs, "caches").legends[0].legend_handles[1:]  # behind that of the recipe
+    assert len({cast(Any, entry).get_marker() for entry in entries}) == len(CACHES)

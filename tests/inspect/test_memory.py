@@ -73,7 +73,7 @@ def test_what_is_exact():
     assert split.cache == told.cache // 4
 
 
-# Bytes that XLA plans beside the weights of two layers: `python -m benchmarks.programs --layers 2`.
+# Bytes that XLA plans beside the weights of two layers: `python -m benchmarks.compile_times --layers 2`.
 PLANNED = [
     ("a100-40", LLADA_8B, 1, 256, 256, "dual-margin", 63_344_288),
     ("a100-40", LLADA_8B, 32, 256, 256, "dual-margin", 1_684_965_280),

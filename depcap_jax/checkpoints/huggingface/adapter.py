@@ -146,8 +146,8 @@ class Adapter:
         patterns = self.config.get(pattern_name) or {}
         if not isinstance(patterns, dict) or not all(map(_NAME.fullmatch, patterns)):
             self._refuse(pattern_name, "an object from names of modules, or their ends, to numbers")
-        found = (value for end, value in patterns.items() if _ends_with(module, end))
-        value = next(found, self.config.get(name))
+        matches = (value for end, value in patterns.items() if _ends_with(module, end))
+        value = next(matches, self.config.get(name))
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
             raise CheckpointError(
                 f"{self._where} has {name} = {value!r}; a positive number below 1e9 is expected"

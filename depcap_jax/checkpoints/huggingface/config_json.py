@@ -35,8 +35,8 @@ def read_config(
     Raises:
       CheckpointError: if it has no `config.json`, that is no JSON object, or `from_config_json` refuses it.
     """
-    told = {"mask_token_id": mask_token_id, "predicts_next": predicts_next}
-    content = {**read_json(folder / CONFIG), **_present(told)}
+    hints = {"mask_token_id": mask_token_id, "predicts_next": predicts_next}
+    content = {**read_json(folder / CONFIG), **_present(hints)}
     known = REPOSITORIES.get(repository or "", {})
     if known.get("block_causal"):
         raise CheckpointConfigError(
@@ -203,16 +203,16 @@ def _checked(name: str, value: Any, kind: type[T]) -> T:
 
 def _model_type(content: Mapping[str, Any]) -> tuple[Family, str]:
     """The family, and the type as the table spells it."""
-    given = content.get("model_type")
-    if given is None:
+    model_type = content.get("model_type")
+    if model_type is None:
         raise ConfigError(f"{CONFIG} lacks 'model_type'")
     known: list[tuple[Family, str]]
     known = [(family, kind) for family, dialect in DIALECTS.items() for kind in dialect.model_types]
     for family, kind in known:
-        if str(given).lower() == kind.lower():
+        if str(model_type).lower() == kind.lower():
             return family, kind
     implemented = " or ".join(repr(kind) for _, kind in known)
-    raise ConfigError(f"{CONFIG} has model_type = {given!r}; implemented: {implemented}")
+    raise ConfigError(f"{CONFIG} has model_type = {model_type!r}; implemented: {implemented}")
 
 
 def _eos_ids(fields: _Fields, turn_ends: tuple[int, ...]) -> tuple[int, ...]:

@@ -39,23 +39,23 @@ def run(arguments: argparse.Namespace) -> None:
     generator = load_generator(arguments, chat=True)
     key = sampling_key(arguments)
     answers = 0
-    said: list[dict[str, str]] = []
+    talk: list[dict[str, str]] = []
     while (line := _ask()) is not None:
         if line == "/quit":
             break
         if line == "/clear":
-            said.clear()
+            talk.clear()
         if not line or line == "/clear":
             continue
-        said.append({"role": "user", "content": line})
-        said = _what_fits(generator, said if turns is None else said[-2 * turns - 1 :])
-        if _someone_is_there() and not generator.fits(said):
+        talk.append({"role": "user", "content": line})
+        talk = _what_fits(generator, talk if turns is None else talk[-2 * turns - 1 :])
+        if _someone_is_there() and not generator.fits(talk):
             err.print("That does not fit into the context: say it in fewer words.")
-            said.pop()
+            talk.pop()
             continue
-        answer = show(generator, said, jax.random.fold_in(key, answers))
+        answer = show(generator, talk, jax.random.fold_in(key, answers))
         answers += 1
-        said.append({"role": "assistant", "content": answer})
+        talk.append({"role": "assistant", "content": answer})
 
 
 def _ask() -> str | None:
@@ -70,8 +70,8 @@ def _someone_is_there() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _what_fits(generator: TextGenerator, said: list[dict[str, str]]) -> list[dict[str, str]]:
+def _what_fits(generator: TextGenerator, talk: list[dict[str, str]]) -> list[dict[str, str]]:
     """The latest turns that the context holds; an overlong last one is left to complain about."""
-    while len(said) > 1 and not generator.fits(said):
-        said = said[2:]
-    return said
+    while len(talk) > 1 and not generator.fits(talk):
+        talk = talk[2:]
+    return talk

@@ -8,12 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from depcap_jax.cli import FAILED, Parser
+from depcap_jax.cli import Parser, run_command
 from depcap_jax.cli.interrupts import INTERRUPTED, clears_up, ends_at_once
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from depcap_jax.checkpoints.conversion import Report
 
 EXAMPLES = """
@@ -69,9 +67,19 @@ def run(arguments: argparse.Namespace) -> None:
             made = export(arguments.source, arguments.target, **settings)
         print(f"exported to {made}")
         return
+    from tqdm import tqdm
+
     from depcap_jax.checkpoints.conversion import convert
 
-    with clears_up("depcap-convert"), _Bar() as bar:
+    # disable=None: only on a terminal
+    with clears_up("depcap-convert"), tqdm(unit="B", unit_scale=True, disable=None) as bar:
+
+        def show(phase: str, done: int, total: int) -> None:
+            if done == 0:
+                bar.set_description(phase, refresh=False)
+                bar.reset(total)
+            bar.update(done - bar.n)
+
         report = convert(
             arguments.source,
             arguments.target,
@@ -79,10 +87,10 @@ def run(arguments: argparse.Namespace) -> None:
             **more,
             quantize=arguments.quantize,
             verify=arguments.verify,
-            progress=bar,
+            progress=show,
         )
     for warning in report.warnings:
-        _say(f"warning: {warning}")
+        print(f"depcap-convert: warning: {' '.join(warning.split())}", file=sys.stderr)
     print(_summary(report, arguments.target))
 
 
@@ -91,33 +99,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ends_at_once():
         import jax  # noqa: F401  # what takes long, before anything begins
     try:
-        return _run_alone(argv)
+        parser = Parser(
+            prog="depcap-convert",
+            description="Converts a PyTorch checkpoint of LLaDA, Dream or a model like them for depcap_jax, "
+            "or back with --export.",
+            epilog="Exit status: 0 done, 2 something is wrong with the input or the disk, 130 interrupted, "
+            "143 terminated. "
+            "TARGET appears complete or not at all.",
+        )
+        add_arguments(parser)
+        parser.set_defaults(run=run, prog=parser.prog)
+        return run_command(parser.parse_args(argv))
     except KeyboardInterrupt:
-        return _say("interrupted; nothing was written", INTERRUPTED)
-
-
-def _run_alone(argv: Sequence[str] | None) -> int:
-    from depcap_jax.checkpoints.errors import CheckpointError
-
-    parser = Parser(
-        prog="depcap-convert",
-        description="Converts a PyTorch checkpoint of LLaDA, Dream or a model like them for depcap_jax, "
-        "or back with --export.",
-        epilog="Exit status: 0 done, 2 something is wrong with the input or the disk, 130 interrupted, "
-        "143 terminated. "
-        "TARGET appears complete or not at all.",
-    )
-    add_arguments(parser)
-    try:
-        run(parser.parse_args(argv))
-    except CheckpointError as error:
-        return _say(f"error: {error}", FAILED)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _say(f"error: {where}{error.strerror or error}", FAILED)
-    except MemoryError:
-        return _say("error: out of memory", FAILED)
-    return 0
+        print("depcap-convert: interrupted; nothing was written", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _summary(report: Report, target: str) -> str:
@@ -132,33 +127,3 @@ def _summary(report: Report, target: str) -> str:
         f"  peak memory  {report.peak_memory / 1e6:,.0f} MB",
     ]
     return "\n".join(lines)
-
-
-class _Bar:
-    """One progress bar per phase, with bytes, rate and time left; silent where there is no terminal."""
-
-    def __init__(self) -> None:
-        self._bar: tqdm | None = None
-        self._phase = ""
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        from tqdm import tqdm
-
-        if self._bar is None or phase != self._phase:
-            self.__exit__()
-            # disable=None: only on a terminal
-            self._bar = tqdm(desc=phase, total=total, unit="B", unit_scale=True, disable=None)
-            self._phase = phase
-        self._bar.update(done - self._bar.n)
-
-
-def _say(line: str, status: int = 0) -> int:
-    print(f"depcap-convert: {' '.join(line.split())}", file=sys.stderr)
-    return status

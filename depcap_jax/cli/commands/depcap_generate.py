@@ -103,8 +103,8 @@ def _answer(
 
 def _as_json(prompt: str, reply: Reply) -> str:
     names = ("tokens", "commit_steps", "nfe", "block_sizes", "prompt_length")
-    told = {"prompt": prompt, "answer": reply.text, **{name: getattr(reply, name) for name in names}}
-    told["status"] = reply.status.name
+    line = {"prompt": prompt, "answer": reply.text, **{name: getattr(reply, name) for name in names}}
+    line["status"] = reply.status.name
     # JSON escapes only the control characters below the space.
     late = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
-    return json.dumps(told, ensure_ascii=False).translate(late)
+    return json.dumps(line, ensure_ascii=False).translate(late)

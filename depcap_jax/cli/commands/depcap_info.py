@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import functools
+import dataclasses
 import json
 import warnings
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from depcap_jax.checkpoints.dtypes import DTYPES, with_bits
 from depcap_jax.cli.options import DEFAULT_MODEL, add_hint_arguments, hints
-from depcap_jax.decoding.recipes import CACHES, recipe
-from depcap_jax.inspect.accelerators import ACCELERATORS, MORE_MEMORY, Accelerator
-from depcap_jax.models.quantization import BITS, Bits
+from depcap_jax.decoding.recipes import CACHES
+from depcap_jax.inspect.accelerators import ACCELERATORS, MORE_MEMORY
+from depcap_jax.inspect.fitting import Asked, compare, needed_memory
+from depcap_jax.inspect.memory import count_parameters
+from depcap_jax.models.quantization import BITS
 from depcap_jax.text.batching import answer_length
-
-if TYPE_CHECKING:
-    from depcap_jax.inspect.memory import Memory
-    from depcap_jax.models import ModelConfig, Transformer
 
 EXAMPLES = """
   depcap info
@@ -26,9 +24,6 @@ EXAMPLES = """
   depcap info --model path/to/config.json --device v5e --tensor 8
   depcap info --model tiny-dream --json
 """
-
-_MOST_ROWS = 1024
-"""No larger batch is looked for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="default: %(default)s")
     parser.add_argument("--prompt-length", type=int, metavar="N", help="default: 128, or half the context")
     parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")
-    parser.add_argument("--cache", choices=CACHES, default="dual", help="default: %(default)s")
+    parser.add_argument("--cache", choices=CACHES, default="dual-margin", help="default: %(default)s")
     parser.add_argument("--device", choices=list(ACCELERATORS), help="tell whether it has the memory")
     parser.add_argument(
         "--tensor", type=int, default=1, metavar="N", help="devices to split it over; default: %(default)s"
@@ -101,26 +96,11 @@ def _verdict(device: dict[str, Any]) -> Iterator[str]:
         yield "no smaller batch and no mesh of up to 8 devices helps"
 
 
-class _Asked(NamedTuple):
-    """What the memory depends on, each field under its option's name."""
-
-    dtype: str
-    quantize: Bits | None
-    batch: int
-    prompt_length: int
-    gen_length: int
-    cache: str
-    tensor: int
-
-
 def tell(arguments: argparse.Namespace) -> dict[str, Any]:
     """The facts, read from the checkpoint's config; its weights stay where they are."""
-    import dataclasses
-
     from depcap_jax.checkpoints.devices import choose_dtype
     from depcap_jax.checkpoints.loading import EMBEDDED, describe
     from depcap_jax.checkpoints.tokenizer import load_tokenizer
-    from depcap_jax.inspect.memory import count_parameters
 
     source = describe(arguments.model, **hints(arguments))
     config, half = source.config, source.config.max_length // 2
@@ -129,7 +109,7 @@ def tell(arguments: argparse.Namespace) -> dict[str, Any]:
     if device is not None:
         with warnings.catch_warnings(action="ignore"):  # the dtype is told anyway
             dtype = choose_dtype(arguments.dtype, dtype, device)
-    asked = _Asked(
+    asked = Asked(
         dtype=dtype,
         quantize=with_bits(config, arguments.quantize).quantize,
         batch=arguments.batch,
@@ -138,7 +118,7 @@ def tell(arguments: argparse.Namespace) -> dict[str, Any]:
         cache=arguments.cache,
         tensor=arguments.tensor,
     )
-    memory = _memory(config, asked, device)
+    memory = needed_memory(config, asked, device)
     tokenizer = load_tokenizer(source.tokenizer_folder)
     template = "with" if getattr(tokenizer, "chat_template", None) else "without"
     return {
@@ -148,82 +128,8 @@ def tell(arguments: argparse.Namespace) -> dict[str, Any]:
         "tokenizer": "none" if tokenizer is None else f"{len(tokenizer):,} tokens, {template} chat template",
         **asked._asdict(),
         "memory": {**dataclasses.asdict(memory), "total": memory.total},
-        "device": None if device is None else _compare(config, asked, device),
+        "device": None if device is None else compare(config, asked, device),
     }
-
-
-def _compare(config: ModelConfig, asked: _Asked, device: Accelerator) -> dict[str, Any]:
-    """What a device has against what is asked for, and what else it would have room for."""
-
-    def needed(asked: _Asked) -> int:
-        return _memory(config, asked, device).peak
-
-    def fits(asked: _Asked) -> bool:
-        return needed(asked) <= device.most
-
-    def most(name: str, high: int, asked: _Asked) -> int:
-        return _largest(lambda value: fits(asked._replace(**{name: value})), high)
-
-    peak = needed(asked)
-    known = {"name": device.device_kind, "memory": device.memory, "share": device.share, "peak": peak}
-    if peak <= device.most:
-        context = config.max_length - asked.gen_length
-        return {
-            **known,
-            "fits": True,
-            "fits_by_itself": peak <= device.share,
-            "most_rows": most("batch", _MOST_ROWS, asked),
-            "longest_prompt": most("prompt_length", context, asked),
-        }
-    changes = []
-    for other in _other_weights(asked):
-        if rows := most("batch", asked.batch, other):
-            other = other._replace(batch=rows)
-            options = (f"--{name} {value}" for name, value in zip(_Asked._fields, other, strict=True))
-            new = (option for option, old, value in zip(options, asked, other, strict=True) if old != value)
-            changes.append({"options": " ".join(new), "peak": needed(other)})
-            if rows == asked.batch:
-                break
-    return {**known, "fits": False, "changes": changes}
-
-
-def _other_weights(asked: _Asked) -> Iterator[_Asked]:
-    """What else the weights could be, the least change first: none, for a smaller batch may do."""
-    yield asked
-    if asked.dtype == "float32":
-        yield asked._replace(dtype="float16")
-    if asked.quantize is None:
-        yield from (asked._replace(quantize=bits) for bits in BITS)
-    yield from (asked._replace(tensor=count) for count in (2, 4, 8) if count > asked.tensor)
-
-
-def _memory(config: ModelConfig, asked: _Asked, device: Accelerator | None) -> Memory:
-    from depcap_jax.inspect.memory import estimate
-
-    return estimate(
-        _model(with_bits(config, asked.quantize), asked.dtype, device),
-        recipe("depcap", cache=asked.cache, gen_length=asked.gen_length),
-        batch=asked.batch,
-        prompt_length=asked.prompt_length,
-        device=device,
-        tensor=asked.tensor,
-    )
-
-
-@functools.cache
-def _model(config: ModelConfig, dtype: str, device: Accelerator | None) -> Transformer:
-    from depcap_jax.inspect.memory import as_loaded
-
-    return as_loaded(config, dtype, device)
-
-
-def _largest(holds: Callable[[int], bool], high: int) -> int:
-    """The largest number up to `high` that something holds of, and of all smaller ones; 0 if of none."""
-    low = 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low
 
 
 def _size(count: int) -> str:

@@ -270,7 +270,7 @@ def _in_tiles(
 
 
 def _at(x: jax.Array, index: jax.Array) -> jax.Array:
-    """x [M, N, ...] at an index [...] into its first two axes as one."""
+    """x [B, W, ...] at an index [...] into its first two axes as one."""
     return jnp.take(x.reshape(-1, *x.shape[2:]), index, axis=0, mode="clip")
 
 

@@ -1,10 +1,8 @@
 """How likely is a text? LLaDA's Monte Carlo estimate, and whether greedy decoding would write it.
 
-Of a target of L tokens, k are masked, k uniform in 1..L and the positions uniform among all sets of k; then
-(L / k) times the sum of their log-probabilities, given all the rest, is an unbiased estimate of a lower bound
+Of a target of Y tokens, k are masked, k uniform in 1..Y and the positions uniform among all sets of k; then
+(Y / k) times the sum of their log-probabilities, given all the rest, is an unbiased estimate of a lower bound
 of the target's log-likelihood (Nie et al., *Large Language Diffusion Models*, 2025).
-
-Axis letters: B rows, T canvas positions, W target positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -118,7 +116,7 @@ def _check(pairs: Sequence[Pair], context: int) -> None:
 
 
 def _masks(pair: Pair, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """[L] bool for each sample; the numbers of masked tokens are spread evenly over 1..L."""
+    """[Y] bool for each sample; the numbers of masked tokens are spread evenly over 1..Y."""
     content = np.asarray([len(pair.prefix), *pair.prefix, *pair.target], np.int64).tobytes()
     digest = int.from_bytes(hashlib.sha256(content).digest()[:8])
     rng = np.random.default_rng((seed, digest))
@@ -141,7 +139,7 @@ def _chunks(
 ) -> Iterator[tuple[list[tuple[int, _T]], np.ndarray, np.ndarray, np.ndarray, int]]:
     """Jobs (a pair's index first) of one shape, the largest first, and what they are computed on.
 
-    That is ids [B, T], lengths [B], where the targets start [B], and W; copies of the last pair fill up rows.
+    That is ids [B, T], lengths [B], where the targets start [B], and Y; copies of the last pair fill up rows.
     """
     shapes = [_shape(pair, model) for pair in pairs]
     for shape in sorted(set(shapes), reverse=True):
@@ -161,7 +159,7 @@ def _chunks(
 def _masked_sums(
     model: DiffusionLM, tokens: jax.Array, lengths: jax.Array, starts: jax.Array, masked: jax.Array
 ) -> jax.Array:
-    """[B] the summed log-probabilities of the target's masked tokens, `masked` being [B, W]."""
+    """[B] the summed log-probabilities of the target's masked tokens, `masked` being [B, Y]."""
     canvas, width = tokens.shape[1], masked.shape[1]
     position = starts[:, None] + jnp.arange(width)[None]
     inside = jnp.minimum(position, canvas - 1)
@@ -170,7 +168,7 @@ def _masked_sums(
     noisy = tokens.at[rows, jnp.where(masked, position, canvas)].set(model.config.mask_token_id, mode="drop")
     hidden, _ = model.hidden(noisy, lengths=lengths)
     source = model.source(inside)
-    logits = model.logits(jnp.take_along_axis(hidden, source[..., None], axis=1))  # [B, W, V]
+    logits = model.logits(jnp.take_along_axis(hidden, source[..., None], axis=1))  # [B, Y, V]
     chosen = jnp.take_along_axis(logits, truth[..., None], axis=2)[..., 0]
     log_probability = chosen - jax.nn.logsumexp(logits, axis=2)
     return jnp.sum(jnp.where(masked, log_probability, 0.0), axis=1)

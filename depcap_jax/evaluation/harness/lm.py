@@ -40,7 +40,7 @@ class DepCapLM(LM):
       mask_token_id: this and the next, where the checkpoint does not tell it; as for `load`.
       predicts_next: whether the output at a position predicts the one after it.
       batch_size: requests, or Monte Carlo samples, computed together.
-      max_batch_size: for lm-eval's automatic batch sizes, which there are none of; must be None.
+      max_batch_size: must be None: lm-eval's automatic batch sizes are not implemented.
       device: lm-eval always names one. JAX chooses its devices itself: set JAX_PLATFORMS to change that.
       chat: whether a prompt is a user's turn: None if the tokenizer has a chat template, whatever the folder
         is called. What `--apply_chat_template` has made is taken as it is, and so is the text of a

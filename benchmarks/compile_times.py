@@ -1,6 +1,6 @@
-"""What the compiler makes of `generate`: seconds, instructions and memory: `python -m benchmarks.programs`.
+"""What compiling `generate` takes and makes: `python -m benchmarks.compile_times`.
 
-Weights are shapes only, so any size can be looked at; nothing is run.
+Seconds, instructions and memory. Weights are shapes only, so any size can be looked at; nothing is run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from depcap_jax.models.transformer import stack_layers
 
 def main() -> None:
     """Prints a line per program."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_times", description=__doc__)
     parser.add_argument("--model", choices=MODELS, default="bench")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--layers", type=int, default=2)

@@ -1,4 +1,4 @@
-"""What LLaDA-8B and Dream-7B ask of accelerators that are not here: `python -m benchmarks.devices`.
+"""What LLaDA-8B and Dream-7B ask of accelerators that are not here: `python -m benchmarks.device_table`.
 
 The whole of `generate` is compiled for each row of the table, with shapes for weights; that gives the memory.
 A line of JSON per row is kept in `benchmarks/devices.jsonl`: what is in it is not compiled again.
@@ -176,7 +176,7 @@ def print_table(lines: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Compiles what is missing, then prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.device_table", description=__doc__)
     parser.add_argument("--most", type=int, default=len(ROWS), help="compile no more rows than this")
     chosen = parser.parse_args()
     lines = [json.loads(text) for text in KEPT.read_text().splitlines()] if KEPT.exists() else []
