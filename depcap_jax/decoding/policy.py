@@ -23,6 +23,8 @@ Number = float | jax.Array
 
 _Class = TypeVar("_Class", bound=type)
 
+_LARGEST = 2**31 - 1  # of an int32, which lengths, counts and ids become
+
 
 class Setting(NamedTuple):
     """The declaration of one setting."""
@@ -142,17 +144,29 @@ def check_number(name: str, value: Any, low: float | None, high: float | None) -
     """
     if isinstance(value, jax.Array):
         return
-    for number in value.ravel() if isinstance(value, np.ndarray) else [value]:
-        good = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
-        if not good or math.isnan(number) or _outside(number, low, high):
-            raise ValueError(f"{name} must be a number{_interval(low, high)}, got {value!r}")
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise ValueError(f"{name} must be one number{_interval(low, high)}, got {value!r:.80}")
+    number = value[()] if isinstance(value, np.ndarray) else value
+    if not _is_number(number) or _outside(number, low, high):
+        raise ValueError(f"{name} must be a number{_interval(low, high)}, got {value!r:.80}")
 
 
 def check_integer(name: str, value: Any, low: float | None, high: float | None = None) -> None:
-    """Raises ValueError unless value is an integer in [low, high]; a bound of None is open."""
+    """Raises ValueError unless value is an integer in [low, high]; a high of None is what 32 bits hold."""
     good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if good and high is None and value > _LARGEST:
+        high = _LARGEST
     if not good or _outside(value, low, high):
-        raise ValueError(f"{name} must be an integer{_interval(low, high)}, got {value!r}")
+        raise ValueError(f"{name} must be an integer{_interval(low, high)}, got {value!r:.80}")
+
+
+def _is_number(value: Any) -> bool:
+    if not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
+        return False
+    try:
+        return not math.isnan(value)
+    except OverflowError:  # an integer larger than any float
+        return False
 
 
 def _outside(value: Any, low: float | None, high: float | None) -> bool:
