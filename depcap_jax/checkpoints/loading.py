@@ -184,7 +184,7 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
     """A checkpoint's config and dtype; weights need not be there, and none are fetched from the hub.
 
     Args:
-      path: as for `load`; or a `config.json`, or a folder that holds nothing else.
+      path: as for `load`; or a `config.json`, whatever lies beside it, or a folder that holds nothing else.
       hints: `mask_token_id` and `predicts_next`, as for `load`.
 
     Raises:
@@ -194,7 +194,7 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
     from depcap_jax.checkpoints.huggingface.files import has_weights
 
     folder, repository, _ = _locate(path, weights=False)
-    if has_file(folder / CONFIG) and (repository or not has_weights(folder)):
+    if has_file(folder / CONFIG) and (repository or _is_config(path) or not has_weights(folder)):
         return Description(
             read_config(folder, repository=repository, **hints), published_dtype(folder), folder
         )
@@ -208,8 +208,11 @@ def _locate(path: str | os.PathLike[str], *, weights: bool) -> Location:
     """The folder of what a path names: an embedded model, a `config.json`, a folder or a repository."""
     if str(path) in EMBEDDED:
         return Location(EMBEDDED[str(path)])
-    is_config = Path(path).name == "config.json" and Path(path).is_file()
-    return locate(Path(path).parent if is_config else path, weights=weights)
+    return locate(Path(path).parent if _is_config(path) else path, weights=weights)
+
+
+def _is_config(path: str | os.PathLike[str]) -> bool:
+    return Path(path).name == "config.json" and Path(path).is_file()
 
 
 def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:

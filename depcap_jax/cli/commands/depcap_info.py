@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import warnings
@@ -115,8 +116,6 @@ class _Asked(NamedTuple):
 
 def tell(arguments: argparse.Namespace) -> dict[str, Any]:
     """The facts, read from the checkpoint's config; its weights stay where they are."""
-    import dataclasses
-
     from depcap_jax.checkpoints.devices import choose_dtype
     from depcap_jax.checkpoints.loading import EMBEDDED, describe
     from depcap_jax.checkpoints.tokenizer import load_tokenizer
@@ -154,6 +153,7 @@ def tell(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _compare(config: ModelConfig, asked: _Asked, device: Accelerator) -> dict[str, Any]:
     """What a device has against what is asked for, and what else it would have room for."""
+    from depcap_jax.checkpoints.devices import choose_dtype
 
     def needed(asked: _Asked) -> int:
         return _memory(config, asked, device).peak
@@ -176,7 +176,9 @@ def _compare(config: ModelConfig, asked: _Asked, device: Accelerator) -> dict[st
             "longest_prompt": most("prompt_length", context, asked),
         }
     changes = []
-    for other in _other_weights(asked):
+    with warnings.catch_warnings(action="ignore"):
+        half = choose_dtype(None, "bfloat16", device)
+    for other in _other_weights(asked, half):
         if rows := most("batch", asked.batch, other):
             other = other._replace(batch=rows)
             options = (f"--{name} {value}" for name, value in zip(_Asked._fields, other, strict=True))
@@ -187,27 +189,36 @@ def _compare(config: ModelConfig, asked: _Asked, device: Accelerator) -> dict[st
     return {**known, "fits": False, "changes": changes}
 
 
-def _other_weights(asked: _Asked) -> Iterator[_Asked]:
-    """What else the weights could be, the least change first: none, for a smaller batch may do."""
+def _other_weights(asked: _Asked, half: str) -> Iterator[_Asked]:
+    """What else the weights could be, the least change first: none, for a smaller batch may do.
+
+    `half` is the device's own dtype of 16 bits.
+    """
     yield asked
     if asked.dtype == "float32":
-        yield asked._replace(dtype="float16")
+        yield asked._replace(dtype=half)
     if asked.quantize is None:
         yield from (asked._replace(quantize=bits) for bits in BITS)
     yield from (asked._replace(tensor=count) for count in (2, 4, 8) if count > asked.tensor)
 
 
 def _memory(config: ModelConfig, asked: _Asked, device: Accelerator | None) -> Memory:
-    from depcap_jax.inspect.memory import estimate
+    from depcap_jax.inspect.memory import Memory, estimate
 
-    return estimate(
-        _model(with_bits(config, asked.quantize), asked.dtype, device),
-        recipe("depcap", cache=asked.cache, gen_length=asked.gen_length),
-        batch=asked.batch,
-        prompt_length=asked.prompt_length,
-        device=device,
-        tensor=asked.tensor,
-    )
+    def of(layers: int) -> Memory:
+        shallow = dataclasses.replace(with_bits(config, asked.quantize), num_layers=layers)
+        return estimate(
+            _model(shallow, asked.dtype, device),
+            recipe("depcap", cache=asked.cache, gen_length=asked.gen_length),
+            batch=asked.batch,
+            prompt_length=asked.prompt_length,
+            device=device,
+            tensor=asked.tensor,
+        )
+
+    # All layers are alike, and tracing hundreds of them takes minutes.
+    one, two = (dataclasses.astuple(of(layers)) for layers in (1, 2))
+    return Memory(*(a + (config.num_layers - 1) * (b - a) for a, b in zip(one, two, strict=True)))
 
 
 @functools.cache
