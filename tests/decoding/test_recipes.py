@@ -105,5 +105,7 @@ def test_no_length_exceeds_the_answer():
 
     assert dc.DecodeConfig(partition=Endless(), gen_length=16).sizes == (16, 16, 16, 16)
     absurd = Endless(window=10**12)
-    with pytest.raises(ValueError, match=r"Endless.lengths: window must be .* \[1, 2147483647\], got 1000000"):
+    with pytest.raises(
+        ValueError, match=r"Endless.lengths: window must be .* \[1, 2147483647\], got 1000000"
+    ):
         _ = dc.DecodeConfig(partition=absurd, gen_length=16).sizes
