@@ -105,7 +105,9 @@ def load(
         scan_layers=scan_by_default if scan_layers is None else scan_layers,
     )
     model.fused_attention = can_fuse if fused_attention is None else fused_attention
-    return model, load_tokenizer(source.tokenizer_folder)
+    # What a person writes must not read as one of these, also where the tokenizer's files let it.
+    special = {config.mask_token_id, config.pad_token_id, *config.eos_token_ids}
+    return model, load_tokenizer(source.tokenizer_folder, special)
 
 
 def save(
