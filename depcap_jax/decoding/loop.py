@@ -146,8 +146,8 @@ def decode_step(
     block = _attending(block, glance.select, state, passed, inside)
     watched = _attending(watched, glance.watch, state, passed, inside)
     start = state.block_start - state.answer_start
-    take, select, select_info = config.select(block, candidates, start, state.select)
-    take = _checked(config.select, take, jnp.bool_, candidates.shape)
+    answer = config.select(block, candidates, start, state.select)
+    take, select, select_info = _checked(config.select, answer, jnp.bool_, candidates.shape)
     # A candidate of probability 0 still comes before what is no candidate.
     least = jnp.finfo(jnp.float32).min
     log_c = jnp.where(candidates, jnp.maximum(block.log_confidence, least), -jnp.inf)
@@ -258,8 +258,8 @@ def _choose_lengths(
 
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start
-        length, memory, info = config.partition(ahead, start, remaining, state.partition)
-        length = _checked(config.partition, length, jnp.integer, remaining.shape)
+        answer = config.partition(ahead, start, remaining, state.partition)
+        length, memory, info = _checked(config.partition, answer, jnp.integer, remaining.shape)
         # Whatever a policy says, a block has a position and no more than fit, so that the loop ends.
         most = jnp.minimum(remaining, config.sizes.longest)
         end = state.block_start + jnp.clip(numerics.as_int32(length), 1, most)
@@ -302,15 +302,16 @@ def _slides(config: DecodeConfig) -> bool:
     return getattr(config.partition, "slides", False)
 
 
-def _checked(policy: Any, decision: Any, kind: Any, shape: tuple[int, ...]) -> jax.Array:
-    """What a policy decided, if it is of this kind and shape."""
-    decision = jnp.asarray(decision)
+def _checked(policy: Any, answer: Any, kind: Any, shape: tuple[int, ...]) -> tuple[jax.Array, Any, Any]:
+    """A policy's answer, if there are three parts of it and what it decided is of this kind and shape."""
+    wanted = f"{'flags' if kind is jnp.bool_ else 'integers'} of shape {list(shape)}"
+    wanted = f"{type(policy).__name__} must return {wanted}"
+    if not isinstance(answer, tuple) or len(answer) != 3 or answer[0] is None:
+        raise ValueError(f"{wanted}, its memory and what it tells, got {answer!r:.80}")
+    decision = jnp.asarray(answer[0])
     if decision.shape != shape or not jnp.issubdtype(decision.dtype, kind):
-        raise ValueError(
-            f"{type(policy).__name__} must return {'flags' if kind is jnp.bool_ else 'integers'} of shape "
-            f"{list(shape)}, got {decision.dtype} {list(decision.shape)}"
-        )
-    return decision
+        raise ValueError(f"{wanted}, got {decision.dtype} {list(decision.shape)}")
+    return decision, *answer[1:]
 
 
 def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
