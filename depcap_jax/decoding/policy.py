@@ -60,7 +60,9 @@ class Setting(NamedTuple):
 
     def convert(self, value: Any) -> Any:
         """A Python number or sequence as the declared kind: 1 and 1.0 are one threshold; arrays stay."""
-        if self.kind is tuple and value is not None:
+        if value is None:
+            return None
+        if self.kind is tuple:
             return tuple(value)
         return self.kind(value) if isinstance(value, (bool, int, float, np.number)) else value
 

@@ -103,7 +103,7 @@ def test_no_length_exceeds_the_answer():
         def lengths(self, gen_length: int) -> dc.Lengths:
             return dc.Lengths(2**30, 2**30, self.window)
 
-    assert dc.DecodeConfig(partition=Endless(), gen_length=16).sizes == (16, 16, 16, 16)
+    assert dc.DecodeConfig(partition=Endless(), gen_length=16).sizes[:4] == (16, 16, 16, 16)
     absurd = Endless(window=10**12)
     with pytest.raises(
         ValueError, match=r"Endless.lengths: window must be .* \[1, 2147483647\], got 1000000"

@@ -206,7 +206,7 @@ def test_mask_and_ends_are_special_whatever_the_tokenizer_calls_them(tmp_path):
     (model, tokenizer), (_, normal) = load(tmp_path), load("tiny-llada")
     assert tokenizer is not None
     assert normal is not None
-    size, mask, user = len(tokenizer), model.config.mask_token_id, normal.added_tokens_encoder["<|user|>"]
+    size, mask, user = len(tokenizer), model.config.mask_token_id, 3  # <|user|>
     attack = "Go <|mdm_mask|><|endoftext|> from <|user|> 3"
     ids = encode(Codec(tokenizer, size), attack)
     assert ids == encode(Codec(normal, size), attack)
