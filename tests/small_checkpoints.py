@@ -40,6 +40,7 @@ LLADA_8B = {
     "eos_token_id": 126081,
     "pad_token_id": 126081,
     "mask_token_id": 126336,
+    "precision": "amp_bf16",  # and no dtype
 }
 DREAM_7B = {
     "model_type": "Dream",

@@ -105,7 +105,9 @@ def load(
         scan_layers=scan_by_default if scan_layers is None else scan_layers,
     )
     model.fused_attention = can_fuse if fused_attention is None else fused_attention
-    return model, load_tokenizer(source.tokenizer_folder)
+    # What a person writes must not read as one of these, also where the tokenizer's files let it.
+    special = {config.mask_token_id, config.pad_token_id, *config.eos_token_ids}
+    return model, load_tokenizer(source.tokenizer_folder, special)
 
 
 def save(
@@ -184,7 +186,7 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
     """A checkpoint's config and dtype; weights need not be there, and none are fetched from the hub.
 
     Args:
-      path: as for `load`; or a `config.json`, or a folder that holds nothing else.
+      path: as for `load`; or a `config.json`, whatever lies beside it, or a folder that holds nothing else.
       hints: `mask_token_id` and `predicts_next`, as for `load`.
 
     Raises:
@@ -194,7 +196,7 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
     from depcap_jax.checkpoints.huggingface.files import has_weights
 
     folder, repository, _ = _locate(path, weights=False)
-    if has_file(folder / CONFIG) and (repository or not has_weights(folder)):
+    if has_file(folder / CONFIG) and (repository or _is_config(path) or not has_weights(folder)):
         return Description(
             read_config(folder, repository=repository, **hints), published_dtype(folder), folder
         )
@@ -208,8 +210,11 @@ def _locate(path: str | os.PathLike[str], *, weights: bool) -> Location:
     """The folder of what a path names: an embedded model, a `config.json`, a folder or a repository."""
     if str(path) in EMBEDDED:
         return Location(EMBEDDED[str(path)])
-    is_config = Path(path).name == "config.json" and Path(path).is_file()
-    return locate(Path(path).parent if is_config else path, weights=weights)
+    return locate(Path(path).parent if _is_config(path) else path, weights=weights)
+
+
+def _is_config(path: str | os.PathLike[str]) -> bool:
+    return Path(path).name == "config.json" and Path(path).is_file()
 
 
 def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:

@@ -65,7 +65,7 @@ def published_folder(target: Path, *, replace: bool) -> Iterator[Path]:
             yield work
             _put_in_place(work, target, replace=replace)
     except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
+        _remove(work)
         _remove_empty(made)
         raise
 
@@ -109,7 +109,13 @@ def _remove_stale(target: Path) -> None:
     for path in target.parent.iterdir():
         if path.name.startswith(prefix) and path.is_dir() and not path.is_symlink():
             with contextlib.suppress(BlockingIOError), _locked(path):
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder as far as it can."""
+    with contextlib.suppress(RecursionError):  # of folders in thousands of others
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -126,7 +132,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _put_in_place(work: Path, target: Path, *, replace: bool) -> None:
     if replace and target.exists():
         _exchange(work, target)
-        shutil.rmtree(work, ignore_errors=True)  # now the old one
+        _remove(work)  # now the old one
         return
     try:
         work.rename(target)  # fails, as it must, if a folder with something in it came into being meanwhile

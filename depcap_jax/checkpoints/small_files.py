@@ -6,7 +6,7 @@ import hashlib
 import json
 import stat
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from depcap_jax.checkpoints.errors import CheckpointError
 
 # Bytes; the tokenizers of the largest vocabularies have a fifth of it.
 _LARGEST = 256 << 20
+
+# Folders in each other; those of a parameter are six.
+_DEEPEST = 32
 
 
 def has_file(path: Path, largest: float = _LARGEST) -> bool:
@@ -35,6 +38,27 @@ def has_file(path: Path, largest: float = _LARGEST) -> bool:
     if status.st_size > largest:
         raise CheckpointError(f"{path} has {status.st_size:,} bytes; at most {largest:,} are expected")
     return True
+
+
+def files_under(folder: Path) -> Iterator[Path]:
+    """Whatever is below a folder and is no folder; links to folders are not followed.
+
+    Raises:
+      CheckpointError: if a folder cannot be read, or has too many others around it.
+    """
+    waiting = [(folder, 0)]
+    while waiting:
+        place, depth = waiting.pop()
+        if depth > _DEEPEST:
+            raise CheckpointError(
+                f"folders in {folder} are nested too deeply: at most {_DEEPEST} are expected"
+            )
+        try:
+            inside = sorted(place.iterdir()) if place.is_dir() else []
+        except OSError as error:
+            raise CheckpointError(f"{place} cannot be read: {error.strerror}") from None
+        waiting += [(path, depth + 1) for path in reversed(inside) if path.is_dir() and not path.is_symlink()]
+        yield from (path for path in inside if not path.is_dir())
 
 
 def sha256(path: Path) -> str:

@@ -26,7 +26,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from depcap_jax.checkpoints.dtypes import DTYPES, cast_values
 from depcap_jax.checkpoints.errors import CheckpointConfigError, CheckpointError, first_line
 from depcap_jax.checkpoints.fingerprint import fingerprint_array
-from depcap_jax.checkpoints.small_files import has_file, read_json, sha256
+from depcap_jax.checkpoints.small_files import files_under, has_file, read_json, sha256
 from depcap_jax.models import ConfigError, ModelConfig
 from depcap_jax.models.parameters import dequantize_leaf, leaf_dtypes, leaf_shapes
 from depcap_jax.models.quantization import SCALE
@@ -116,9 +116,9 @@ class StoredCheckpoint:
                 raise CheckpointError(f"{self.folder} lacks {name}; convert the checkpoint again")
             if sha256(path) != expected:
                 raise _damaged(path, "it is not what was written (its SHA-256 differs)")
-        for path in (path for part in (PARAMS, TOKENIZER) for path in (self.folder / part).rglob("*")):
+        for path in (path for part in (PARAMS, TOKENIZER) for path in files_under(self.folder / part)):
             name = path.relative_to(self.folder)
-            if not (is_chunk(name) or str(name) in hashes or path.is_dir()):
+            if not (is_chunk(name) or str(name) in hashes):
                 raise CheckpointError(
                     f"{path} was not written with the checkpoint; remove it, or convert with it in the source"
                 )
@@ -138,10 +138,9 @@ class StoredCheckpoint:
                 # A chunk that is not there is damage, not zeros.
                 store = ts.open({**spec, "fill_missing_data_reads": False}, open=True).result()
             opened[leaf] = store
-            for chunk in (header.parent / "c").rglob("*"):
+            for chunk in files_under(header.parent / "c"):
                 # What is no file would be waited for, and the room for what is too large asked for.
-                if not chunk.is_dir():
-                    has_file(chunk, store.size * store.dtype.numpy_dtype.itemsize + 4096)
+                has_file(chunk, store.size * store.dtype.numpy_dtype.itemsize + 4096)
         return opened
 
     @contextlib.contextmanager

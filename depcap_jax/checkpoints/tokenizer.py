@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,22 +39,38 @@ def copy_tokenizer_files(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(folder: Path, special: Collection[int] = ()) -> PreTrainedTokenizerBase | None:
     """The fast tokenizer that the folder's files describe, with its chat template; None without a vocabulary.
 
     `tokenizer.json` (LLaDA) stands alone; `vocab.json` with `merges.txt` (Dream) is Qwen2's byte-level BPE.
+    Added tokens with an id in `special` become special ones, whatever the files call them.
 
     Raises:
       CheckpointError: if the files are there but cannot be understood.
     """
     if not has_vocabulary(folder):
         return None
+    from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
     # The classes are named here and not looked up from the folder: looking up is what runs its code.
     kind = PreTrainedTokenizerFast if has_file(folder / "tokenizer.json") else Qwen2Tokenizer
     try:
-        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        tokenizer = kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        plain = [
+            AddedToken(
+                added.content,
+                single_word=added.single_word,
+                lstrip=added.lstrip,
+                rstrip=added.rstrip,
+                normalized=False,
+                special=True,
+            )
+            for index, added in tokenizer.added_tokens_decoder.items()
+            if index in special and not added.special
+        ]
+        tokenizer.add_tokens(plain, special_tokens=True)  # pyright: ignore[reportArgumentType]
+        return tokenizer
     except Exception as error:  # the Rust tokenizers raise a bare Exception
         reason = first_line(error)
         raise CheckpointError(f"the tokenizer files in {folder} cannot be used: {reason}") from error

@@ -19,7 +19,7 @@ from flax.traverse_util import unflatten_dict
 from orbax.checkpoint import v1 as orbax
 
 from depcap_jax.checkpoints.fingerprint import fingerprint
-from depcap_jax.checkpoints.small_files import sha256, write_json
+from depcap_jax.checkpoints.small_files import files_under, sha256, write_json
 from depcap_jax.checkpoints.storage import MANIFEST, PARAMS, VERSION, is_chunk, manifest_hash
 from depcap_jax.models import ModelConfig
 
@@ -55,7 +55,7 @@ class ParameterWriter:
         self._flush()
         with _quiet_orbax():
             orbax.partial.finalize(str(self._folder / PARAMS))
-        files = {path.relative_to(self._folder): path for path in sorted(self._folder.rglob("*"))}
+        files = {path.relative_to(self._folder): path for path in sorted(files_under(self._folder))}
         manifest = {
             "version": VERSION,
             "dtype": self._dtype,

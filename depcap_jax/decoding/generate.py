@@ -52,7 +52,7 @@ def generate(
       ValueError: on wrong shapes, and on wrong ids or lengths in NumPy arrays. What is wrong in arrays on a
         device, or inside jit, ends its row with a status instead: see `raise_for_status`.
     """
-    config = _checked(config)
+    config = _checked(model, config, trace)
     prompt_ids = as_integers("prompt_ids", prompt_ids, "B", "P")
     batch, width = prompt_ids.shape
     lengths = np.full(batch, width, np.int32) if prompt_lengths is None else prompt_lengths
@@ -89,7 +89,7 @@ def generate_canvas(
       ValueError: on wrong shapes. A canvas with wrong ids, lengths or too long a span ends its row with
         a status.
     """
-    config = _checked(config)
+    config = _checked(model, config, trace)
     tokens = as_integers("tokens", tokens, "B", "T")
     open = open if isinstance(open, jax.Array) else np.asarray(open)
     if open.shape != tokens.shape or open.dtype != bool:
@@ -221,7 +221,13 @@ def row_keys(key: jax.Array | None, batch: int, config: DecodeConfig) -> jax.Arr
     return jnp.broadcast_to(keys, (batch,))
 
 
-def _checked(config: DecodeConfig | None) -> DecodeConfig:
+def _checked(model: DiffusionLM, config: DecodeConfig | None, trace: bool) -> DecodeConfig:
+    if not hasattr(model, "hidden"):
+        raise ValueError(
+            f"model must have the methods of DiffusionLM, as what load returns, got {model!r:.80}"
+        )
+    if not isinstance(trace, bool):
+        raise ValueError(f"trace must be True or False, got {trace!r:.80}")
     config = DecodeConfig() if config is None else config
     if not isinstance(config, DecodeConfig):
         raise ValueError(f"config must be a DecodeConfig, such as depcap(), got {config!r}")
@@ -254,6 +260,8 @@ def as_integers(name: str, value: Any, *shape: int | str) -> Ids:
             f"{name} must have shape {expected}, got rows of different lengths, {reprlib.repr(value)}: pad "
             "them on the right, and tell their lengths"
         ) from None
+    if isinstance(array, np.ndarray) and array.shape == (0,):  # a list of nothing: no rows, no columns
+        array = np.zeros((0,) * len(shape), np.int32)
     huge = array.dtype == object and all(isinstance(item, int) for item in np.ravel(array))
     if not (huge or jnp.issubdtype(array.dtype, jnp.integer)):
         raise ValueError(f"{name} must hold integers, got {array.dtype}")

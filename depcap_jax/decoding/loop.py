@@ -28,7 +28,7 @@ from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.compute.attention import Attention, Watch, watch_for
 from depcap_jax.decoding.compute.prediction import Draw, Glance, Prediction, Reads, read_head, read_pairs
 from depcap_jax.decoding.model import DiffusionLM
-from depcap_jax.decoding.policy import checked
+from depcap_jax.decoding.policy import checked, in_three
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.select import as_change, fewer
 from depcap_jax.decoding.state import DecodeResult, DecodeState, Status, Turn, window_at
@@ -150,7 +150,8 @@ def decode_step(
     block = _attending(block, glance.select, state, passed, inside)
     watched = _attending(watched, glance.watch, state, passed, inside)
     start = state.block_start - state.answer_start
-    decision, select, select_info = config.select(block, candidates, start, state.select)
+    answer = config.select(block, candidates, start, state.select)
+    decision, select, select_info = in_three(config.select, answer)
     take, revoke = as_change(config.select, decision, candidates.shape)
     # A candidate of probability 0 still comes before what is no candidate.
     least = jnp.finfo(jnp.float32).min
@@ -265,7 +266,8 @@ def _choose_lengths(
 
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start
-        length, memory, info = config.partition(ahead, start, remaining, state.partition)
+        answer = config.partition(ahead, start, remaining, state.partition)
+        length, memory, info = in_three(config.partition, answer)
         length = checked(config.partition, length, jnp.integer, remaining.shape)
         # Whatever a policy says, a block has a position and no more than fit, so that the loop ends.
         most = jnp.minimum(remaining, config.sizes.longest)

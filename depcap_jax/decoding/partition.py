@@ -140,7 +140,9 @@ class DepGABlocks(Partition):
 
     l_min: int = setting(default=8, low=1, doc="shortest block")
     l_max: int = setting(default=128, low=1, doc="longest block")
-    top_k_cache: int = setting(default=64, low=1, doc="tokens kept of each distribution")
+    top_k_cache: int = setting(
+        default=64, low=1, high=numerics.MOST_KEPT, doc="tokens kept of each distribution"
+    )
     lambda_u: Number = setting(default=1.2, low=0, doc="weight of uncertainty against influence")
     certainty_floor: Number = setting(
         default=0.0, low=0, doc="a position whose entropy (nats) is below never ends a block"

@@ -24,6 +24,8 @@ Number = float | jax.Array
 
 _Class = TypeVar("_Class", bound=type)
 
+_LARGEST = 2**31 - 1  # of an int32, which lengths, counts and ids become
+
 
 class Setting(NamedTuple):
     """The declaration of one setting."""
@@ -59,6 +61,8 @@ class Setting(NamedTuple):
 
     def convert(self, value: Any) -> Any:
         """A Python number or sequence as the declared kind: 1 and 1.0 are one threshold; arrays stay."""
+        if value is None:
+            return None
         if self.kind is tuple:
             return tuple(value)
         return self.kind(value) if isinstance(value, (bool, int, float, np.number)) else value
@@ -136,6 +140,16 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
     )
 
 
+def in_three(policy: Any, answer: Any) -> tuple[Any, Any, Any]:
+    """A policy's answer, if there are three parts of it."""
+    if not isinstance(answer, tuple) or len(answer) != 3 or answer[0] is None:
+        raise ValueError(
+            f"{type(policy).__name__} must return its decision, its memory and what it tells, "
+            f"got {answer!r:.80}"
+        )
+    return answer
+
+
 def checked(policy: Any, decision: Any, kind: Any, shape: tuple[int, ...]) -> jax.Array:
     """What a policy decided, if it is of this kind and shape."""
     decision = jnp.asarray(decision)
@@ -154,17 +168,29 @@ def check_number(name: str, value: Any, low: float | None, high: float | None) -
     """
     if isinstance(value, jax.Array):
         return
-    for number in value.ravel() if isinstance(value, np.ndarray) else [value]:
-        good = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
-        if not good or math.isnan(number) or _outside(number, low, high):
-            raise ValueError(f"{name} must be a number{_interval(low, high)}, got {value!r}")
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise ValueError(f"{name} must be one number{_interval(low, high)}, got {value!r:.80}")
+    number = value[()] if isinstance(value, np.ndarray) else value
+    if not _is_number(number) or _outside(number, low, high):
+        raise ValueError(f"{name} must be a number{_interval(low, high)}, got {value!r:.80}")
 
 
 def check_integer(name: str, value: Any, low: float | None, high: float | None = None) -> None:
-    """Raises ValueError unless value is an integer in [low, high]; a bound of None is open."""
+    """Raises ValueError unless value is an integer in [low, high]; a high of None is what 32 bits hold."""
     good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if good and high is None and value > _LARGEST:
+        high = _LARGEST
     if not good or _outside(value, low, high):
-        raise ValueError(f"{name} must be an integer{_interval(low, high)}, got {value!r}")
+        raise ValueError(f"{name} must be an integer{_interval(low, high)}, got {value!r:.80}")
+
+
+def _is_number(value: Any) -> bool:
+    if not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
+        return False
+    try:
+        return not math.isnan(value)
+    except OverflowError:  # an integer larger than any float
+        return False
 
 
 def _outside(value: Any, low: float | None, high: float | None) -> bool:

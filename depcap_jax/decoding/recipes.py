@@ -54,11 +54,12 @@ class DecodeConfig:
 
     @property
     def sizes(self) -> Sizes:
-        """The lengths that shapes depend on."""
+        """The lengths that shapes depend on; none exceeds the answer."""
         lengths = self.partition.lengths(self.gen_length)
         for name, value in lengths._asdict().items():
             check_integer(f"{type(self.partition).__name__}.lengths: {name}", value, low=1)
-        return Sizes(self.gen_length, lengths.shortest, lengths.longest, max(lengths.window, lengths.longest))
+        shortest, longest, window = (min(length, self.gen_length) for length in lengths)
+        return Sizes(self.gen_length, shortest, longest, max(window, longest))
 
 
 class Common(TypedDict, total=False):

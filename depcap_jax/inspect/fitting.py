@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from depcap_jax.checkpoints.devices import choose_dtype
 from depcap_jax.checkpoints.dtypes import with_bits
 from depcap_jax.decoding.recipes import recipe
 from depcap_jax.inspect.accelerators import Accelerator
@@ -33,14 +36,21 @@ class Asked(NamedTuple):
 
 def needed_memory(config: ModelConfig, asked: Asked, device: Accelerator | None = None) -> Memory:
     """The memory of DepCap as it is asked for; None: on a CPU."""
-    return estimate(
-        _as_loaded(with_bits(config, asked.quantize), asked.dtype, device),
-        recipe("depcap", cache=asked.cache, gen_length=asked.gen_length),
-        batch=asked.batch,
-        prompt_length=asked.prompt_length,
-        device=device,
-        tensor=asked.tensor,
-    )
+
+    def of(layers: int) -> Memory:
+        shallow = dataclasses.replace(with_bits(config, asked.quantize), num_layers=layers)
+        return estimate(
+            _as_loaded(shallow, asked.dtype, device),
+            recipe("depcap", cache=asked.cache, gen_length=asked.gen_length),
+            batch=asked.batch,
+            prompt_length=asked.prompt_length,
+            device=device,
+            tensor=asked.tensor,
+        )
+
+    # All layers are alike, and tracing hundreds of them takes minutes.
+    one, two = (dataclasses.astuple(of(layers)) for layers in (1, 2))
+    return Memory(*(a + (config.num_layers - 1) * (b - a) for a, b in zip(one, two, strict=True)))
 
 
 def compare(config: ModelConfig, asked: Asked, device: Accelerator) -> dict[str, Any]:
@@ -67,7 +77,9 @@ def compare(config: ModelConfig, asked: Asked, device: Accelerator) -> dict[str,
             "longest_prompt": most("prompt_length", context, asked),
         }
     changes = []
-    for other in _other_weights(asked):
+    with warnings.catch_warnings(action="ignore"):
+        half = choose_dtype(None, "bfloat16", device)
+    for other in _other_weights(asked, half):
         if rows := most("batch", asked.batch, other):
             other = other._replace(batch=rows)
             options = (f"--{name} {value}" for name, value in zip(Asked._fields, other, strict=True))
@@ -78,11 +90,14 @@ def compare(config: ModelConfig, asked: Asked, device: Accelerator) -> dict[str,
     return {**known, "fits": False, "changes": changes}
 
 
-def _other_weights(asked: Asked) -> Iterator[Asked]:
-    """What else the weights could be, the least change first: none, for a smaller batch may do."""
+def _other_weights(asked: Asked, half: str) -> Iterator[Asked]:
+    """What else the weights could be, the least change first: none, for a smaller batch may do.
+
+    `half` is the device's own dtype of 16 bits.
+    """
     yield asked
     if asked.dtype == "float32":
-        yield asked._replace(dtype="float16")
+        yield asked._replace(dtype=half)
     if asked.quantize is None:
         yield from (asked._replace(quantize=bits) for bits in BITS)
     yield from (asked._replace(tensor=count) for count in (2, 4, 8) if count > asked.tensor)

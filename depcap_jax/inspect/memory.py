@@ -99,7 +99,7 @@ def estimate(
     kept = jax.tree.leaves(jax.eval_shape(lambda m: config.cache.init(m, batch, canvas), model))
     cache = sum(_bytes(leaf) for leaf in kept if leaf.ndim > 1)  # beside them there are counts per row
     cache //= 1 if model.config.num_kv_heads % tensor else tensor
-    work = _work(model, config, batch, canvas, tensor, _ON_CPU if device is None else _ON_ACCELERATORS)
+    work = _work(model, config, batch, canvas, tensor, _alive(device))
     if model.is_scanned and tensor == 1 and model.head is not None:
         # On one TPU chip XLA keeps the head once more, as the gather of chosen tokens wants it; with several
         # rows twice, and half of the cache.
@@ -131,10 +131,19 @@ class _Alive(NamedTuple):
     """Attention scores, in float32."""
     tiles: int
     """A tile of logits."""
+    head: int
+    """The head in full, if it is kept in few bits."""
 
 
-_ON_ACCELERATORS = _Alive(ff=2, stream=5, scores=1.5, tiles=4)
-_ON_CPU = _Alive(ff=5, stream=5, scores=3, tiles=3)
+_ON_GPUS = _Alive(ff=2, stream=5, scores=1.5, tiles=4, head=1)
+_ON_TPUS = _ON_GPUS._replace(head=0)
+_ON_CPU = _Alive(ff=5, stream=5, scores=3, tiles=3, head=1)
+
+
+def _alive(device: Accelerator | None) -> _Alive:
+    if device is None:
+        return _ON_CPU
+    return _ON_TPUS if device.platform == "tpu" else _ON_GPUS
 
 
 def _work(
@@ -159,7 +168,7 @@ def _work(
     hidden = batch * (config.sizes.window + config.sizes.longest) * sizes.width * itemsize
     # In few bits, the matrix of a product is there in full meanwhile.
     in_full = 0 if sizes.quantize is None else sizes.width * itemsize
-    return max(layer + in_full * ff, scores, alive.tiles * tile + hidden + in_full * vocabulary)
+    return max(layer + in_full * ff, scores, alive.tiles * tile + hidden + alive.head * in_full * vocabulary)
 
 
 def count_parameters(model: ModelConfig) -> int:

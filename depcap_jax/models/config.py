@@ -11,7 +11,7 @@ from depcap_jax.models.quantization import BITS, Bits
 Family = Literal["llada", "dream", "illada", "qwen2", "qwen3"]
 
 _LARGEST_SIZE = 2**31 - 1  # of an int32, which counts positions and ids
-_MOST_LAYERS = 1024  # each is traced by itself
+_MOST_LAYERS = 256  # each is traced by itself
 
 
 class ConfigError(ValueError):

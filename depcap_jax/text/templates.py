@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sys
 import time
@@ -23,11 +24,11 @@ _PRIVATE = range(0xF0000, 0xFFFFE)
 def encode_chat(
     tokenizer: Any, messages: Sequence[Mapping[str, str]], *, special_tokens: bool = False
 ) -> list[int]:
-    """The ids of a conversation; with `special_tokens`, those that a message spells are tokens too.
+    """The ids of a conversation; with `special_tokens`, added tokens that a message spells are tokens too.
 
     Otherwise a mark goes into each of them, behind its first character, before the template is rendered, and
     the text is cut there: no part spells it any more, also where the template strips a content or cuts it. A
-    template that glues contents to words of its own until they make up a special token is not seen through,
+    template that glues contents to words of its own until they make up such a token is not seen through,
     and one of a single character cannot be cut. Ordinary text is one part, with the ids that it has anyway.
     """
     parts = [render_chat(tokenizer, messages)] if special_tokens else _cut(tokenizer, messages)
@@ -35,16 +36,41 @@ def encode_chat(
 
 
 def _cut(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[str]:
-    """A conversation as parts of a text, none of which spells a special token that a message spells."""
-    spelt = [added.content for added in tokenizer.added_tokens_decoder.values() if added.special]
-    written = "".join(value for message in messages for value in message.values())
-    mark = next(chr(code) for code in _PRIVATE if chr(code) not in written)
+    """A conversation as parts of a text, none of which spells an added token that a message spells.
+
+    Raises:
+      ValueError: if a field that is no text, such as a list of calls, has one in it.
+    """
+    # All of them: the token that begins a turn need not be one that the tokenizer calls special.
+    spelt = [added.content for added in tokenizer.added_tokens_decoder.values()]
+    written = {text for message in messages for value in message.values() for text in _texts(value)}
+    used = set("".join(written))
+    mark = next((chr(code) for code in _PRIVATE if chr(code) not in used), None)
+    if mark is None:
+        raise ValueError("a conversation must not hold every character from U+F0000 to U+FFFFD")
     begins = re.compile(f"(?=(?:{'|'.join(map(re.escape, spelt)) or '(?!)'})).", re.DOTALL)
-    marked = [
-        {key: begins.sub(lambda match: match[0] + mark, value) for key, value in message.items()}
-        for message in messages
-    ]
+
+    def cut(key: str, value: Any) -> Any:
+        if isinstance(value, str):
+            return begins.sub(lambda found: found[0] + mark, value)
+        for text in filter(begins.search, _texts(value)):
+            raise ValueError(
+                f"a message's {key!r} must not spell a token of the tokenizer's own, got {text!r}"
+            )
+        return value
+
+    marked = [{key: cut(key, value) for key, value in message.items()} for message in messages]
     return render_chat(tokenizer, marked).split(mark)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a message's field, which may be a JSON value of any kind."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from itertools.chain.from_iterable(map(_texts, itertools.chain.from_iterable(value.items())))
+    elif isinstance(value, Sequence):
+        yield from itertools.chain.from_iterable(map(_texts, value))
 
 
 def render_chat(

@@ -5,6 +5,7 @@ Never a hang, never another kind of error, never weights or settings that the fi
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import shutil
@@ -24,8 +25,9 @@ from depcap_jax.checkpoints.huggingface.config_json import to_config_json
 from depcap_jax.checkpoints.huggingface.dialects import DIALECTS
 from depcap_jax.checkpoints.huggingface.export import export
 from depcap_jax.checkpoints.huggingface.readers import SafetensorsFile
-from depcap_jax.checkpoints.loading import load
+from depcap_jax.checkpoints.loading import describe, load
 from depcap_jax.checkpoints.storage import manifest_hash
+from depcap_jax.inspect.memory import as_loaded
 from depcap_jax.models import ModelConfig
 from depcap_jax.models.parameters import get_leaves
 
@@ -175,6 +177,18 @@ def test_config_json(config_folder, data):
         assert config.eos_token_ids == tuple(dict.fromkeys(ends if isinstance(ends, list) else [ends]))
 
     config_folder.meets(data.draw(texts(config_folder.content)), check)
+
+
+@FUZZ
+@given(st.data())
+def test_config_json_alone(config_folder, tmp_path_factory, data):
+    """What `depcap info` is asked about: nothing beside the config says how large the model is."""
+    file = tmp_path_factory.getbasetemp() / "config.json"
+    file.write_bytes(data.draw(texts(config_folder.content)))
+    with at_once(), contextlib.suppress(CheckpointError):  # of one line: it makes itself so
+        described = describe(file)
+        model = as_loaded(described.config, described.dtype)
+        assert model.config.num_layers == json.loads(file.read_bytes())["n_layers"]
 
 
 @FUZZ

@@ -125,6 +125,54 @@ def test_layers_are_counted_before_they_are_built(count, published, stored, tmp_
         assert describe(tmp_path / "alone").config.num_layers < 10**4
 
 
+def nest(folder: Path) -> None:
+    """3,000 folders in each other, more than Python's functions call themselves; made from the inside out."""
+    inner = folder.with_name("inner")
+    inner.mkdir()
+    for _ in range(3_000):
+        outer = folder.with_name("outer")
+        outer.mkdir()
+        inner.rename(outer / "d")
+        outer.rename(inner)
+    inner.rename(folder)
+
+
+def remove(folder: Path) -> None:
+    """What `nest` made, which pytest could not remove."""
+    folder = folder.rename(folder.with_name("rest"))
+    while (inner := folder / "d").exists():
+        inner = inner.rename(folder.with_name("next"))
+        folder.rmdir()
+        folder = inner.rename(folder)
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("where", ["params", "tokenizer", "chunks"])
+def test_folders_without_end(where, stored, tmp_path):
+    folder = shutil.copytree(stored, tmp_path / "stored")
+    deep = (chunk_of(folder, "norm.scale").parent if where == "chunks" else folder / where) / "deep"
+    nest(deep)
+    try:
+        with at_once(), pytest.raises(CheckpointError, match="nested too deeply") as refusal:
+            describe(folder)
+        assert str(folder) in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+    finally:
+        remove(deep)
+
+
+def test_folders_without_end_in_what_a_killed_conversion_left(published, tmp_path):
+    left = tmp_path / ".out.unfinished-x"
+    left.mkdir()
+    nest(left / "deep")
+    try:
+        convert(published, tmp_path / "out")
+        assert describe(tmp_path / "out").config.num_layers == 3
+    finally:
+        if left.exists():
+            remove(left / "deep")
+
+
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "tokenizer_config.json"])
 def test_deep_json(opening, name, published, tmp_path):

@@ -182,6 +182,24 @@ class Shares:
 
 
 @dc.policy
+class Silent(Plain):
+    """Answers with less than three things, or with nothing for a length."""
+
+    answer: Any = dc.setting(default=None, kind=tuple, static=True)
+
+    def __call__(self, prediction, start, remaining, memory):
+        return self.answer
+
+
+@dc.policy
+class SilentSelect(Shares):
+    """Says nothing."""
+
+    def __call__(self, prediction, candidates, start, memory) -> Any:
+        return None
+
+
+@dc.policy
 class NoBlock(Plain):
     """Blocks that may have no position."""
 
@@ -197,6 +215,9 @@ class NoBlock(Plain):
         ({"partition": Plain()}, r"partition must be a pytree, as @policy makes its class, got <.*Plain obj"),
         ({"partition": Halves()}, r"Halves must return integers of shape \[2\], got float32 \[2\]"),
         ({"partition": OneForAll()}, r"OneForAll must return integers of shape \[2\], got int(32|64) \[\]"),
+        ({"partition": Silent()}, r"Silent must return .*, its memory and what it tells, got None"),
+        ({"partition": Silent(answer=(1, 2))}, r"Silent must return .* what it tells, got \(1, 2\)"),
+        ({"select": SilentSelect()}, r"SilentSelect must return .*, its memory and what it tells, got None"),
         ({"select": Shares()}, r"Shares must return flags of shape \[2, 16\], got float32 \[2, 16\]"),
         ({"partition": NoBlock()}, r"NoBlock.lengths: shortest must be an integer of at least 1, got 0"),
         ({"partition": NoBlock(shortest=2.5)}, r"NoBlock.lengths: shortest must be .* got 2.5"),
@@ -210,3 +231,17 @@ def test_a_policy_that_errs_is_named(model, parts, message):
 
     with pytest.raises(ValueError, match=message):
         decode()
+
+
+def test_what_is_no_model_and_no_trace(model):
+    ids = np.array([[1, 2]])
+    with pytest.raises(ValueError, match=r"model must have the methods of DiffusionLM, .* got None"):
+        dc.generate(None, ids, config=dc.confidence(**QUICK))  # type: ignore[arg-type]  # the mistake meant
+    wrong: list[Any] = ["yes", np.array([True, False])]
+    for trace in wrong:
+        with pytest.raises(ValueError, match="trace must be True or False, got "):
+            dc.generate(model, ids, config=dc.confidence(**QUICK), trace=trace)
+
+
+def test_a_list_of_no_prompts_is_a_batch_of_no_rows(model):
+    assert dc.generate(model, [], config=dc.confidence(**QUICK)).tokens.shape == (0, 16)  # type: ignore[arg-type]

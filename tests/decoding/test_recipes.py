@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import depcap_jax as dc
@@ -48,6 +50,11 @@ def test_the_papers_defaults():
         ("depcap", {"l_min": 16, "l_max": 8}, ["l_max", "8", "at least 16"]),
         ("depcap", {"l_max": 8.5}, ["l_max", "8.5", "integer"]),
         ("depcap", {"top_k_cache": 0}, ["top_k_cache", "0"]),
+        ("depcap", {"top_k_cache": 10**9}, ["top_k_cache", "1000000000", "[1, 1024]"]),
+        ("depcap", {"l_max": 2**40}, ["l_max", "1099511627776", "[1, 2147483647]"]),
+        ("depcap", {"gamma": 10**400}, ["gamma", "number"]),
+        ("vanilla", {"block_length": 2**40}, ["block_length", "1099511627776", "[1, 2147483647]"]),
+        ("adablock", {"delimiter_ids": (2**40,)}, ["delimiter_ids", "1099511627776"]),
         ("depcap", {"gen_length": 0}, ["gen_length", "0"]),
         ("depcap", {"stop_at_eos": "yes"}, ["stop_at_eos", "'yes'"]),
         ("depcap", {"cache": "both"}, ["cache", "'both'", "'dual'"]),
@@ -56,6 +63,7 @@ def test_the_papers_defaults():
         ("depcap", {"temperature": 1.0, "top_k": 0}, ["top_k", "0"]),
         ("cap", {"block_length": -3}, ["block_length", "-3"]),
         ("confidence", {"threshold": 2}, ["threshold", "2"]),
+        ("confidence", {"threshold": np.array([0.1, 0.2])}, ["threshold", "0.1", "one number"]),
         ("factor", {"factor": -1.0}, ["factor", "-1.0"]),
         ("adablock", {}, ["delimiter_ids"]),
         ("adablock", {"delimiter_ids": ()}, ["delimiter_ids", "at least one"]),
@@ -83,3 +91,21 @@ def test_policies_survive_any_rebuilding():
     placeholders = jax.tree.map(lambda leaf: object(), config)  # what JAX does while transforming
     assert jax.tree.structure(placeholders) == jax.tree.structure(config)
     dc.ConflictFree(tau_low=jnp.float32(0.3))  # an array is a value too
+
+
+def test_no_length_exceeds_the_answer():
+    """Shapes follow it, whatever a policy claims."""
+
+    @dc.policy
+    class Endless(dc.FixedBlocks):
+        window: int = dataclasses.field(default=2**31 - 1, metadata={"static": True})
+
+        def lengths(self, gen_length: int) -> dc.Lengths:
+            return dc.Lengths(2**30, 2**30, self.window)
+
+    assert dc.DecodeConfig(partition=Endless(), gen_length=16).sizes[:4] == (16, 16, 16, 16)
+    absurd = Endless(window=10**12)
+    with pytest.raises(
+        ValueError, match=r"Endless.lengths: window must be .* \[1, 2147483647\], got 1000000"
+    ):
+        _ = dc.DecodeConfig(partition=absurd, gen_length=16).sizes

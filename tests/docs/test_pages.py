@@ -65,6 +65,15 @@ def test_commands_are_understood(name):
             assert callable(build_parser().parse_args(words).run), line
 
 
+def test_files_that_pages_name_exist():
+    """Paths in backticks, from the repository's root."""
+    cards = (ROOT / "depcap_jax/tiny").glob("*/README.md")
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *cards, ROOT / "benchmarks/README.md"):
+        for name in re.findall(r"`((?:\w+/)+\w+\.\w+)`", page.read_text(encoding="utf-8")):
+            if (ROOT / name).parts[len(ROOT.parts)] in {folder.name for folder in ROOT.iterdir()}:
+                assert (ROOT / name).exists(), f"{page} names {name}"
+
+
 def test_the_reference_has_every_public_name_once():
     told: collections.Counter[str] = collections.Counter()
     for path in (ROOT / "docs/api").glob("*.md"):

@@ -101,6 +101,17 @@ def test_the_estimate_is_near_what_is_planned_for_accelerators(
     assert abs((told.cache + told.work) / planned - 1) < 0.15
 
 
+@pytest.mark.parametrize(("name", "planned"), [("t4", 1_320_000_000), ("v5e", 807_862_272)])
+def test_the_estimate_in_few_bits_is_near_what_is_planned(name, planned):
+    """Of all layers, as `benchmarks/devices.jsonl` has them: a GPU has the head in full, a TPU has not."""
+    config = dataclasses.replace(from_config_json(LLADA_8B), quantize="int8")
+    device = ACCELERATORS[name]
+    model = as_loaded(config, "float16" if name == "t4" else "bfloat16", device)
+    decoder = recipe("depcap", gen_length=256, cache="dual-margin")
+    told = estimate(model, decoder, batch=1, prompt_length=256, device=device)
+    assert abs((told.cache + told.work) / planned - 1) < 0.16
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [

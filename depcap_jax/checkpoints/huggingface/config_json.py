@@ -16,6 +16,8 @@ from depcap_jax.models.config import ConfigError, Family, ModelConfig
 
 CONFIG = "config.json"
 
+_PRECISIONS = {"amp_bf16": "bfloat16", "amp_fp16": "float16"}
+
 T = TypeVar("T", int, float, bool)
 _KINDS: dict[type, str] = {int: "an integer", float: "a number", bool: "true or false"}
 
@@ -52,8 +54,11 @@ def read_config(
 def published_dtype(folder: Path) -> str:
     """The name of the dtype that the weights of a Hugging Face folder are said to have; else float32."""
     content = read_json(folder / CONFIG)
-    dtype = content.get("dtype") or content.get("torch_dtype")  # as it was before transformers 5
-    return dtype if dtype in list(DTYPES) else "float32"
+    # "torch_dtype" before transformers 5; "precision" in LLaDA's, which have neither.
+    names = [content.get(name) for name in ("dtype", "torch_dtype", "precision")]
+    dtype = next((name for name in names if name is not None), None)
+    dtype = _PRECISIONS.get(dtype, dtype) if isinstance(dtype, str) else None
+    return dtype if dtype in DTYPES else "float32"
 
 
 def _tokenizer_ids(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -157,6 +157,10 @@ def _top_k_in_chunks(x: jax.Array, k: int) -> list[jax.Array]:
     return [values, take(ids.reshape(*x.shape[:-1], k * chunk), inside)]
 
 
+MOST_KEPT = 1024
+"""Tokens of a `Compressed`: comparing two of them takes the square of it."""
+
+
 class Compressed(NamedTuple):
     """A distribution's K most likely tokens, and one floor for all others."""
 

@@ -48,7 +48,9 @@ class StableAndConfident(Select):
     kl_threshold: Number = setting(
         default=0.01, low=0, doc="a distribution that has settled moved less (KL divergence, nats)"
     )
-    top_k_cache: int = setting(default=64, low=1, doc="tokens kept of each distribution")
+    top_k_cache: int = setting(
+        default=64, low=1, high=numerics.MOST_KEPT, doc="tokens kept of each distribution"
+    )
 
     @property
     def reads(self) -> Reads:

@@ -7,8 +7,10 @@ Around them is a guard, the first of these that works here, which one empty prog
 - `landlock`: they can read Python and the system's libraries, and write nothing.
 
 What remains: a program sees what its functions are called with, so it may know answers by heart; it is asked
-for names that its tests use and do not define; with `landlock` it sees which files exist. And all of it is as
-good as the kernel: code that was written to attack that belongs into a virtual machine.
+for names that its tests use and do not define, Python's among them if the tests use no others, so that it may
+redefine what compares its answers; it may make any number of empty files in its `/tmp`; with `landlock` it
+sees which files exist. And all of it is as good as the kernel: code that was written to attack that belongs
+into a virtual machine.
 """
 
 from __future__ import annotations
