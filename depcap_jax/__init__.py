@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         Sampling as Sampling,
     )
     from depcap_jax.decoding.field.attending import CLAD as CLAD, DAPD as DAPD, DAWN as DAWN
-    from depcap_jax.decoding.field.caches import SparseCache as SparseCache
     from depcap_jax.decoding.field.families import (
         PARTITIONS as PARTITIONS,
         SELECTS as SELECTS,
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
         StableAndConfident as StableAndConfident,
     )
     from depcap_jax.decoding.field.revoking import Saber as Saber
+    from depcap_jax.decoding.field.sparse import SparseCache as SparseCache
     from depcap_jax.decoding.field.windows import (
         AttentionBlocks as AttentionBlocks,
         EntropyBlocks as EntropyBlocks,

@@ -102,6 +102,7 @@ def run_command(arguments: argparse.Namespace) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has seen enough; Python must not complain when it closes it.
+        assert sys.stdout is not None
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, DecodeError, ModuleNotFoundError) as error:
         return _complain(arguments.prog, str(error))

@@ -16,8 +16,8 @@ import jax
 
 from depcap_jax.decoding.caching import Cache, DualCache, NoCache, PrefixCache, Sizes
 from depcap_jax.decoding.compute.prediction import Sampling
-from depcap_jax.decoding.field.caches import SparseCache
 from depcap_jax.decoding.field.families import PARTITIONS, SELECTS, Family
+from depcap_jax.decoding.field.sparse import SparseCache
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Partition
 from depcap_jax.decoding.policy import Number, Setting, check_integer, policy, setting, settings_of
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne

@@ -159,7 +159,7 @@ def _block_length(
     confidence: np.ndarray,
     t: int,
     previous: Any,
-    ahead: plain.Sight,
+    ahead: plain.Sight | None = None,
 ) -> tuple[int, Any]:
     """The next block's length, and what the partition remembers of this block start."""
     rule, remaining = config.partition, len(log_p)

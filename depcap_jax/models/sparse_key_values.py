@@ -1,8 +1,4 @@
-"""A cache that keeps a share of the keys and values outside a window: those that the window asks for most.
-
-Axis letters: B rows, Q query positions, T canvas positions, A heads, G key/value heads, H head size, W
-positions of the widest window, N the most positions that are kept outside of it.
-"""
+"""A cache that keeps a share of the keys and values outside a window: those that the window asks for most."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ class SparseKeyValues:
     """
 
     slots: KeyValues
-    """Of N + W places, those kept first, and the window's right behind them."""
+    """Of n + W places, those kept first, and the window's right behind them."""
     begin: jax.Array
     """[B] int32: the canvas position where the window begins."""
     end: jax.Array
@@ -78,7 +74,7 @@ class SparseKeyValues:
 def _most_wanted(
     q: jax.Array, k: jax.Array, begin: jax.Array, end: jax.Array, lengths: jax.Array, most: int
 ) -> jax.Array:
-    """The positions [B, N] with the greatest scores outside of the windows, greatest first."""
+    """The positions [B, n] with the greatest scores outside of the windows, greatest first."""
     batch, length, groups, size = k.shape
     position = jnp.arange(length, dtype=jnp.int32)[None]
     in_window = (position >= begin[:, None]) & (position < end[:, None])

@@ -1,8 +1,4 @@
-"""Attention weights of some queries, computed beside attention itself, which may be one fused operation.
-
-Axis letters: B rows, Q query positions, W queries that are watched, T canvas positions, A heads,
-G key/value heads, H head size.
-"""
+"""Attention weights of some queries, computed beside attention itself, which may be one fused operation."""
 
 from __future__ import annotations
 
@@ -18,8 +14,8 @@ from jax import lax
 class Looked(NamedTuple):
     """What a layer looked with, and at: nothing is computed from it unless somebody watches."""
 
-    q: jax.Array  # [B, Q, A, H] after RoPE
-    k: jax.Array  # [B, T, G, H] after RoPE
+    q: jax.Array  # [B, Q, M, H] after RoPE
+    k: jax.Array  # [B, T, S, H] after RoPE
     lengths: jax.Array  # [B] keys from here on are not seen
 
     def weights(self, watched: jax.Array) -> jax.Array:

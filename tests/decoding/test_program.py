@@ -133,8 +133,8 @@ def test_a_cached_step_costs_the_layers_and_the_head_on_its_bucket(medium):
         block = block._replace(pairs=read_pairs(model, hidden, block, start * 0 + TILE))
         candidates = position < state.block_end[:, None]
         take, _, info = config.select(block, candidates, start, None)
-        turn = dc.Turn(yes, ~yes, start, start, block, candidates, take, None, info, None)
-        return _commit(state, turn), kv
+        turn = dc.Turn(yes, ~yes, start, start, block, candidates, take, ~take, None, info, None)
+        return _commit(model, state, turn), kv
 
     compiled = jax.jit(step, donate_argnums=2).lower(medium, state, state.cache.kv).compile()
     d, kv, ff = CONFIG.width, CONFIG.num_kv_heads * CONFIG.head_dim, CONFIG.ff_width
