@@ -158,6 +158,7 @@ def test_what_is_not_to_be_had_is_said(client, name, words):
     assert words in client("load", name)
 
 
+@pytest.mark.compiler
 def test_without_a_network_the_cache_serves(hub, tmp_path):
     with hub.running():
         client = Client(hub.address, tmp_path)

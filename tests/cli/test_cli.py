@@ -296,6 +296,7 @@ def test_ctrl_c_ends_with_130_and_a_sane_terminal(environment, heeds_ctrl_c):
     assert b"Traceback" not in seen
 
 
+@pytest.mark.compiler
 def test_what_is_compiled_is_kept_for_the_next_start(environment):
     """Two real starts: the second compiles nothing that the first one kept, and says the same."""
     folder = Path(environment["XDG_CACHE_HOME"]) / "depcap_jax" / "compiled"

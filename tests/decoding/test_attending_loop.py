@@ -61,6 +61,7 @@ def same_as_alone_and_eagerly(model: dc.Transformer, config: dc.DecodeConfig) ->
     return together
 
 
+@pytest.mark.compiler
 def test_the_twin_and_a_row_alone_decide_the_same():
     """In a cached pass of Dream, whose queries stand before what they predict; and what is recorded."""
     result = same_as_alone_and_eagerly(small_model("dream", 2), config_of("both", "dual"))

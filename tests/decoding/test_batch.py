@@ -31,7 +31,9 @@ def answers(model, ids, lengths, config, key=None) -> list[tuple]:
     return [tuple(np.asarray(field[row]).tolist() for field in fields) for row in range(len(lengths))]
 
 
-@pytest.mark.parametrize("cache", ["none", pytest.param("prefix", marks=pytest.mark.compiler), "dual"])
+@pytest.mark.parametrize(
+    "cache", [*(pytest.param(c, marks=pytest.mark.compiler) for c in ("none", "prefix")), "dual"]
+)
 @pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=pytest.mark.compiler)])
 def test_alone_in_a_batch_in_any_order_and_padding(family, cache):
     model, config, ids = small_model(family), config_of(cache), prompts()

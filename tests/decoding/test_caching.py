@@ -45,7 +45,9 @@ def decode(family: str, cache: dc.Cache) -> dc.DecodeResult:
 in_ci = pytest.mark.compiler
 SETTINGS = [
     dc.DualCache(margin=6, together=1),
-    dc.DualCache(refresh_after=9, prompt_every=2, refresh_every=3, margin=2, margin_after=3),
+    pytest.param(
+        dc.DualCache(refresh_after=9, prompt_every=2, refresh_every=3, margin=2, margin_after=3), marks=in_ci
+    ),
     pytest.param(dc.PrefixCache(margin=5), marks=in_ci),
     pytest.param(dc.PrefixCache(prompt_every=3, quorum=0.5), marks=in_ci),
     pytest.param(dc.PrefixCache(refresh_every=2, prompt_every=2, together=64), marks=in_ci),

@@ -39,12 +39,10 @@ def test_eight_devices_give_the_answers_of_one(family):
 SMALL: dict[str, Any] = {"gen_length": 8, "l_min": 2, "l_max": 4, "tau_low": 0.3, "stop_at_eos": False}
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("config", "trace"),
-    [
-        (dc.depcap(cache=dc.DualCache(), **SMALL), True),
-        pytest.param(dc.depcap(temperature=0.5, **SMALL), False, marks=pytest.mark.compiler),
-    ],
+    [(dc.depcap(cache=dc.DualCache(), **SMALL), True), (dc.depcap(temperature=0.5, **SMALL), False)],
 )
 def test_rows_that_are_mapped_over_devices_are_decoded_as_without(config, trace):
     """Under `shard_map`, which checks what varies; each row has a key of its own."""

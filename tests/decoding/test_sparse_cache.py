@@ -134,7 +134,8 @@ def test_each_row_of_a_batch_is_decoded_as_by_hand_alone(family, keep, full_pass
     assert not np.array_equal(dual.tokens, result.tokens), "pruning is to matter here"
 
 
-@pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=in_ci)])
+@in_ci
+@pytest.mark.parametrize("family", ["llada", "dream"])
 def test_keeping_everything_is_the_dual_cache(family):
     """Also where the blocks' lengths are chosen, and whatever runs at once."""
     settings: dict[str, Any] = {"l_min": 4, "l_max": 16, "lambda_u": 0.6, "tau_low": 0.3, "gamma": -8.0}

@@ -103,7 +103,7 @@ def test_what_it_costs_a_trained_model(name, bits, error):
     assert 0 < np.sqrt(((logits - expected) ** 2).mean()) / expected.std() < error
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", ["int8", pytest.param("int4", marks=pytest.mark.compiler)])
 def test_the_same_model_every_way(family, bits, golden_dir, tmp_path):
     model, _ = dc.load(golden_dir / family, quantize=bits, scan_layers=False)
     leaves = dict(get_leaves(model))
@@ -167,6 +167,7 @@ def test_one_weight_at_a_time_is_there_in_full(golden_dir, monkeypatch):
     assert not any(matrix() for matrix in matrices)
 
 
+@pytest.mark.compiler
 def test_decodes_as_the_same_weights_in_full(golden_dir):
     """In the compiled loop too, with conflicts (the head's columns) and a cache."""
     model, _ = dc.load(golden_dir / "llada", quantize="int8", scan_layers=False)

@@ -238,6 +238,7 @@ def test_a_run_starts_from_the_weights_of_another(llada, dream, tmp_path):
         train.Run("llada", tmp_path / "d", start=dream.folder)
 
 
+@pytest.mark.compiler
 def test_a_run_starts_from_the_weights_of_a_model(tmp_path, monkeypatch):
     """From its folder, or from its name; its weights are stored in float16."""
     # The published layout knows no heads that are not a part of the width.
