@@ -22,14 +22,23 @@ from depcap_jax.tiny import held_out
 QUORUMS = (0.0, 0.5, 1.0)
 
 
+MARGINS = (
+    (dc.PrefixCache, {}),
+    (dc.PrefixCache, {"margin": 24}),
+    (dc.DualCache, {}),
+    (dc.DualCache, {"margin": 24}),
+    (dc.DualCache, {"margin": 24, "margin_after": 24}),
+)
+
+
 def caches() -> dict[str, dc.Cache]:
     """The caches to compare, by what is printed."""
     named: dict[str, dc.Cache] = {"NoCache": dc.NoCache()}
-    for policy in (dc.PrefixCache, dc.DualCache):
-        for margin in (0, 24):
-            for quorum in QUORUMS:
-                name = f"{policy.__name__}(margin={margin}, quorum={quorum:g})"
-                named[name] = policy(margin=margin, quorum=quorum)
+    for policy, margins in MARGINS:
+        for quorum in QUORUMS:
+            settings = {**margins, "quorum": quorum}
+            name = f"{policy.__name__}({', '.join(f'{key}={value:g}' for key, value in settings.items())})"
+            named[name] = policy(**settings)
     return named
 
 
@@ -50,7 +59,7 @@ def main() -> None:
     configs = {name: dc.depcap(gen_length=96, cache=cache) for name, cache in caches().items()}
     prompts = f"{len(rows)} prompts of {lengths.min()} to {lengths.max()} tokens"
     print(f"{arguments.model}: {prompts}, answers of 96")
-    print(f"{'cache':40}{'useful':>8}{'turns':>8}{'tokens/s':>10}{'time':>8}", flush=True)
+    print(f"{'cache':54}{'useful':>8}{'turns':>8}{'tokens/s':>10}{'time':>8}", flush=True)
     seconds: dict[str, list[float]] = {name: [] for name in configs}
     tokens: dict[str, int] = {}
     for repeat in range(arguments.repeats + 1):  # the first compiles
@@ -64,7 +73,7 @@ def main() -> None:
         steps = list(record_passes(model, ids, config, lengths))
         ratio = statistics.median(a / b for a, b in zip(seconds[name], seconds["NoCache"], strict=True))
         rate = tokens[name] / statistics.median(seconds[name])
-        print(f"{name:40}{useful(steps):8.2f}{len(steps):8}{rate:10.1f}{ratio:8.2f}", flush=True)
+        print(f"{name:54}{useful(steps):8.2f}{len(steps):8}{rate:10.1f}{ratio:8.2f}", flush=True)
 
 
 if __name__ == "__main__":

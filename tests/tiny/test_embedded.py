@@ -46,6 +46,7 @@ def decoders(gen_length: int) -> dict[str, Decoder]:
     return {
         "vanilla": Decoder("vanilla", {"gen_length": gen_length}),
         "depcap": Decoder("depcap", {"gen_length": gen_length}),
+        "cached": Decoder("depcap", {"gen_length": gen_length, "cache": "dual-margin"}),
         "careless": Decoder("confidence", {"gen_length": gen_length, **one_block}),
     }
 
@@ -113,9 +114,13 @@ def check_claims(name: str, task: Task, gen_length: int, *, batch_size: int) -> 
         title: evaluate(subject, task, decoder, title=title)
         for title, decoder in decoders(gen_length).items()
     }
-    vanilla, depcap, careless = (runs[title].summary for title in ("vanilla", "depcap", "careless"))
+    vanilla, depcap, cached, careless = (
+        runs[title].summary for title in ("vanilla", "depcap", "cached", "careless")
+    )
     assert min(vanilla["accuracy"], depcap["accuracy"]) >= LEAST_RIGHT
     assert depcap["nfe"] < 0.5 * vanilla["nfe"]
+    assert cached["accuracy"] >= depcap["accuracy"] - 0.05, "a cache with margins costs hardly an answer"
+    assert cached["nfe"] < 1.1 * depcap["nfe"]
     assert careless["accuracy"] < vanilla["accuracy"] - 0.15
     assert kinds_solved(task, runs["vanilla"]) == kinds_solved(task, runs["depcap"]) == set(KINDS)
 
