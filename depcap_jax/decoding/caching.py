@@ -214,7 +214,8 @@ class BlockCache:
         if self.margin:
             begin = jnp.maximum(begin - self.margin, 0)
         if self.margin_after:
-            stop = jnp.minimum(stop + self.margin_after, state.length)
+            beyond = min(self.margin_after, state.tokens.shape[1])  # the sum is one of 32 bits
+            stop = jnp.minimum(stop + beyond, state.length)
         return Spans(active, jnp.where(whole, 0, begin), jnp.where(whole, state.length, stop)), end
 
     def widths(self, model: DiffusionLM, sizes: Sizes, batch: int, canvas: int) -> Widths:

@@ -103,7 +103,7 @@ def test_a_row_is_answered_alike_in_any_batch(cache, order):
 @pytest.mark.parametrize(
     ("cache", "whole"),
     [
-        (dc.DualCache(), dc.DualCache(margin=1000, margin_after=1000)),
+        (dc.DualCache(), dc.DualCache(margin=1000, margin_after=2**31 - 1)),
         (dc.PrefixCache(), dc.PrefixCache(margin=1000)),
     ],
     ids=["dual", "prefix"],
