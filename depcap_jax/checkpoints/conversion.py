@@ -108,9 +108,10 @@ def convert(
         math.prod(shapes[leaf]) * kind.itemsize for leaf, kind in leaf_dtypes(config, DTYPES[dtype]).items()
     )
     tell = progress or (lambda *_: None)
+    tokenizer_files = (weights.folder / name for name in TOKENIZER_FILES)
     with (
         published_folder(place, replace=overwrite) as work,
-        _hashes(_files(weights)) as hashes,
+        _hashes([*filter(has_file, tokenizer_files), *weights.files]) as hashes,
         _hashes([] if weights.adapter is None else weights.adapter.files) as adapter_hashes,
     ):
         _check_space(work, bytes_written)
@@ -188,12 +189,6 @@ def _copy_tokenizer(source: Path, work: Path) -> tuple[str, ...]:
         f"{source} has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt; "
         "the model will take token ids only",
     )
-
-
-def _files(weights: HuggingFaceSource) -> list[Path]:
-    """Everything that goes into the target."""
-    beside = (weights.folder / name for name in TOKENIZER_FILES)
-    return [*filter(has_file, beside), *weights.files]
 
 
 @contextlib.contextmanager
