@@ -114,7 +114,12 @@ def convert(
         _hashes([*filter(has_file, tokenizer_files), *weights.files]) as hashes,
         _hashes([] if weights.adapter is None else weights.adapter.files) as adapter_hashes,
     ):
-        _check_space(work, bytes_written)
+        free = shutil.disk_usage(work).free
+        if free < bytes_written:
+            raise CheckpointError(
+                f"the disk of {place.parent} is too full: {bytes_written:,} bytes are needed, "
+                f"{free:,} are free"
+            )
         writer = ParameterWriter(work, config, dtype)
         for leaf in _each_leaf(weights, "converting", tell):
             parts = _parts(weights, leaf, config, dtype)
@@ -148,14 +153,6 @@ def convert(
 
 def _origin(located: Location, files: list[dict[str, Any]], config: dict[str, Any]) -> dict[str, Any]:
     return {**located._asdict(), "folder": located.folder.resolve().name, "files": files, "config": config}
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    space = shutil.disk_usage(folder)
-    if space.free < needed:
-        raise CheckpointError(
-            f"the disk of {folder.parent} is too full: {needed:,} bytes are needed, {space.free:,} are free"
-        )
 
 
 def _each_leaf(weights: HuggingFaceSource, phase: str, tell: Progress) -> Iterator[str]:

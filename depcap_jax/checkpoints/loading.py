@@ -203,9 +203,8 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
 
     folder, repository, _ = _locate(path, weights=False)
     if has_file(folder / CONFIG) and (repository or _is_config(path) or not has_weights(folder)):
-        return Description(
-            read_config(folder, repository=repository, **hints), published_dtype(folder), folder
-        )
+        config = read_config(folder, repository=repository, **hints)
+        return Description(config, published_dtype(folder), folder)
     if repository:
         raise _is_none(folder)
     source = open_checkpoint(folder, **hints)
