@@ -161,8 +161,8 @@ class TextGenerator:
           DecodeError: while it is read, if it did not end well.
         """
         (ids,) = self._encode([prompt])
-        keys = row_keys(typed_key(key, self._config), [0])
-        snapshots = stream(self._model, self._batcher.pad(ids), len(ids), config=self._config, key=keys)
+        key = row_keys(typed_key(key, self._config), [0])
+        snapshots = stream(self._model, self._batcher.pad(ids), len(ids), config=self._config, key=key)
         read, ends = self._codec.read_partial, self._model.config.eos_token_ids
         return (Partial(tuple(read(now.tokens, now.commit_step, ends)), now) for now in snapshots)
 
@@ -190,8 +190,8 @@ class TextGenerator:
             sampling has no key.
           DecodeError: if it did not end well.
         """
-        keys = row_keys(typed_key(key, self._config), [0])
-        return infill(self._model, self._codec, self._config, template, prompt, keys)
+        key = row_keys(typed_key(key, self._config), [0])
+        return infill(self._model, self._codec, self._config, template, prompt, key)
 
     def prepare(self, prompts: Iterable[Prompt]) -> float:
         """Compiles what `run(prompts)` will need and decodes nothing; returns the seconds that it took.
