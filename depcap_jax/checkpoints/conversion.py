@@ -108,12 +108,18 @@ def convert(
         math.prod(shapes[leaf]) * kind.itemsize for leaf, kind in leaf_dtypes(config, DTYPES[dtype]).items()
     )
     tell = progress or (lambda *_: None)
+    tokenizer_files = (weights.folder / name for name in TOKENIZER_FILES)
     with (
         published_folder(place, replace=overwrite) as work,
-        _hashes(_files(weights)) as hashes,
+        _hashes([*filter(has_file, tokenizer_files), *weights.files]) as hashes,
         _hashes([] if weights.adapter is None else weights.adapter.files) as adapter_hashes,
     ):
-        _check_space(work, bytes_written)
+        free = shutil.disk_usage(work).free
+        if free < bytes_written:
+            raise CheckpointError(
+                f"the disk of {place.parent} is too full: {bytes_written:,} bytes are needed, "
+                f"{free:,} are free"
+            )
         writer = ParameterWriter(work, config, dtype)
         for leaf in _each_leaf(weights, "converting", tell):
             parts = _parts(weights, leaf, config, dtype)
@@ -149,14 +155,6 @@ def _origin(located: Location, files: list[dict[str, Any]], config: dict[str, An
     return {**located._asdict(), "folder": located.folder.resolve().name, "files": files, "config": config}
 
 
-def _check_space(folder: Path, needed: int) -> None:
-    space = shutil.disk_usage(folder)
-    if space.free < needed:
-        raise CheckpointError(
-            f"the disk of {folder.parent} is too full: {needed:,} bytes are needed, {space.free:,} are free"
-        )
-
-
 def _each_leaf(weights: HuggingFaceSource, phase: str, tell: Progress) -> Iterator[str]:
     """The parameters' names; tells how far the caller is whenever it comes for the next."""
     total = sum(map(weights.nbytes, weights.leaves))
@@ -188,12 +186,6 @@ def _copy_tokenizer(source: Path, work: Path) -> tuple[str, ...]:
         f"{source} has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt; "
         "the model will take token ids only",
     )
-
-
-def _files(weights: HuggingFaceSource) -> list[Path]:
-    """Everything that goes into the target."""
-    beside = (weights.folder / name for name in TOKENIZER_FILES)
-    return [*filter(has_file, beside), *weights.files]
 
 
 @contextlib.contextmanager

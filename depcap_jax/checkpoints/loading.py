@@ -173,12 +173,18 @@ def _read_leaves(
 ) -> dict[str, jax.Array]:
     """Every parameter of a model with `config`, on its devices, made one after the other."""
     bits = None if source.config.quantize else config.quantize
+
+    def sharding(leaf: str) -> Sharding:
+        if mesh is None:
+            return SingleDeviceSharding(jax.local_devices()[0])
+        return weight_sharding(leaf, config, mesh)
+
     leaves = {}
     for leaf in source.leaves:
-        array = source.read_array(leaf, dtype, _sharding_of(leaf, config, mesh))
+        array = source.read_array(leaf, dtype, sharding(leaf))
         for name, part in quantize_leaf(leaf, array, bits).items():
             # Before the next one is read, so that a single one is there in full.
-            leaves[name] = jax.device_put(part, _sharding_of(name, config, mesh)).block_until_ready()
+            leaves[name] = jax.device_put(part, sharding(name)).block_until_ready()
     return leaves
 
 
@@ -197,9 +203,8 @@ def describe(path: str | os.PathLike[str], **hints: Any) -> Description:
 
     folder, repository, _ = _locate(path, weights=False)
     if has_file(folder / CONFIG) and (repository or _is_config(path) or not has_weights(folder)):
-        return Description(
-            read_config(folder, repository=repository, **hints), published_dtype(folder), folder
-        )
+        config = read_config(folder, repository=repository, **hints)
+        return Description(config, published_dtype(folder), folder)
     if repository:
         raise _is_none(folder)
     source = open_checkpoint(folder, **hints)
@@ -215,9 +220,3 @@ def _locate(path: str | os.PathLike[str], *, weights: bool) -> Location:
 
 def _is_config(path: str | os.PathLike[str]) -> bool:
     return Path(path).name == "config.json" and Path(path).is_file()
-
-
-def _sharding_of(leaf: str, config: ModelConfig, mesh: Mesh | None) -> Sharding:
-    if mesh is None:
-        return SingleDeviceSharding(jax.local_devices()[0])
-    return weight_sharding(leaf, config, mesh)

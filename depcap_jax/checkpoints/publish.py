@@ -53,10 +53,11 @@ def published_folder(target: Path, *, replace: bool) -> Iterator[Path]:
     Raises:
       CheckpointError: if `target` exists and may not be replaced, or cannot be written.
     """
-    made = _make_parents(target.parent)
+    missing = [path for path in target.parents if not path.exists()]
     work = target.with_name(f"{_prefix(target)}{secrets.token_hex(4)}")
     try:
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             _remove_stale(target)
             work.mkdir()
         except OSError as error:
@@ -66,7 +67,9 @@ def published_folder(target: Path, *, replace: bool) -> Iterator[Path]:
             _put_in_place(work, target, replace=replace)
     except BaseException:
         _remove(work)
-        _remove_empty(made)
+        for folder in missing:
+            with contextlib.suppress(OSError):  # somebody else put something in it
+                folder.rmdir()
         raise
 
 
@@ -86,22 +89,6 @@ def write_errors(folder: Path) -> Iterator[None]:
 
 def _prefix(target: Path) -> str:
     return f".{target.name}.unfinished-"
-
-
-def _make_parents(folder: Path) -> list[Path]:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        _remove_empty(missing)
-        raise CheckpointError(f"cannot make the folder {folder}: {error.strerror}") from None
-    return missing
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def _remove_stale(target: Path) -> None:

@@ -19,23 +19,22 @@ from depcap_jax.text.batching import answer_length
 from depcap_jax.text.generator import TextGenerator
 from depcap_jax.text.spelling import Tokenizer
 
-DEFAULT_MODEL = "tiny-llada"
-
 _EVERYWHERE = ("gen_length", "stop_at_eos")
 """Settings of the decoder itself; the others are those of policies."""
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --model, --dtype, --quantize, --mask-id and --predicts-next."""
+_SOURCES = "a folder (converted, or from Hugging Face), or ORG/NAME[@REVISION] on the hub"
+"""What a model is loaded from, beside the embedded ones."""
+
+
+def add_model_arguments(
+    parser: argparse.ArgumentParser, sources: str = _SOURCES, dtype: str = "of the weights"
+) -> None:
+    """Adds --model from such `sources`, --dtype, --quantize, --mask-id and --predicts-next."""
     group = parser.add_argument_group("model")
-    group.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        metavar="M",
-        help="tiny-llada, tiny-dream, a folder (converted, or from Hugging Face), or ORG/NAME[@REVISION] on "
-        "the hub; default: %(default)s",
-    )
-    group.add_argument("--dtype", choices=list(DTYPES), help="of the weights; default: as stored")
+    about = f"tiny-llada, tiny-dream, {sources}; default: %(default)s"
+    group.add_argument("--model", default="tiny-llada", metavar="M", help=about)
+    group.add_argument("--dtype", choices=list(DTYPES), help=f"{dtype}; default: as stored")
     group.add_argument("--quantize", choices=BITS, help="keep the matrices in few bits; default: as stored")
     add_hint_arguments(group)
 

@@ -191,10 +191,8 @@ def write_reports(
       texts: makes the texts of a title, by their endings; by default the table as Markdown and as CSV.
     """
     decoders = [[d.recipe, d.settings] for d in planned or [run.decoder for run in runs]]
-    model, digest = (
-        Path(arguments.model).name,
-        fingerprint([runs[0].path and runs[0].path.name, decoders])[:8],
-    )
+    model = Path(arguments.model).name
+    digest = fingerprint([runs[0].path and runs[0].path.name, decoders])[:8]
     title = f"{model}, {arguments.task}, {runs[0].summary['problems']} problems"
     stem = Path(arguments.out) / f"{name}-{arguments.task}-{model}-{digest}"
     written = texts(title) if texts else {"md": to_markdown(runs), "csv": to_csv(runs)}

@@ -62,14 +62,12 @@ def _draw(partial: Partial) -> Text:
     """Committed text, what this pass committed in the colour of its confidence, and open positions."""
     now, drawn = partial.snapshot, Text()
     fresh = now.confidence[now.commit_step == now.nfe]
+    least = fresh.min()
+    colour = "green" if least >= 0.9 else "yellow" if least >= 0.5 else "red"
     for text, step in partial.pieces:
-        style = "dim" if step == 0 else f"bold {_colour(fresh.min())}" if step == now.nfe else ""
+        style = "dim" if step == 0 else f"bold {colour}" if step == now.nfe else ""
         drawn.append(harmless(text), style)
     begin, end = now.block
-    confidence = f"confidence {fresh.min():.2f} to {fresh.max():.2f}"
+    confidence = f"confidence {least:.2f} to {fresh.max():.2f}"
     drawn.append(f"\n[pass {now.nfe}, block {begin} to {end}, {len(fresh)} committed, {confidence}]", "dim")
     return drawn
-
-
-def _colour(confidence: float) -> str:
-    return "green" if confidence >= 0.9 else "yellow" if confidence >= 0.5 else "red"

@@ -58,8 +58,7 @@ def generate(
     lengths = np.full(batch, width, np.int32) if prompt_lengths is None else prompt_lengths
     lengths = as_integers("prompt_lengths", lengths, batch)
     _check_prompts(model, prompt_ids, lengths, config.gen_length)
-    keys = row_keys(key, batch, config)
-    return _generate(model, prompt_ids, lengths, as_data(config), keys, trace)
+    return _generate(model, prompt_ids, lengths, as_data(config), row_keys(key, batch, config), trace)
 
 
 def generate_canvas(
@@ -191,34 +190,30 @@ def _generate(
     return _run(model, state, config, trace)
 
 
-def typed_key(key: jax.Array | None, config: DecodeConfig) -> jax.Array | None:
-    """The key or keys as typed ones, whichever kind was given; None where nothing is drawn.
+def typed_key(key: jax.Array | None, config: DecodeConfig, batch: int | None = None) -> jax.Array | None:
+    """One key, or one per row of a `batch`, as typed ones, whichever kind was given; None without sampling.
 
     Raises:
-      ValueError: if something is drawn and there is no key.
+      ValueError: if something is drawn and there is no key, or another number of them.
     """
     if config.sampling is None:
         return None
     given: Any = key
     try:
         is_typed = jnp.issubdtype(given.dtype, jax.dtypes.prng_key)
-        return given if is_typed else jax.random.wrap_key_data(given)
+        keys = given if is_typed else jax.random.wrap_key_data(given)
     except (AttributeError, TypeError, ValueError):
         raise ValueError(f"sampling needs a key, such as jax.random.key(0), got {key!r}") from None
+    if keys.shape not in ((), (batch,)):
+        allowed = "one key for all prompts" if batch is None else f"one key or {batch} of them"
+        raise ValueError(f"sampling needs {allowed}, got keys of shape {list(keys.shape)}")
+    return keys
 
 
 def row_keys(key: jax.Array | None, batch: int, config: DecodeConfig) -> jax.Array | None:
-    """One key per row [batch], or None where nothing is drawn.
-
-    Raises:
-      ValueError: if something is drawn and there is no key, or not one for each row.
-    """
-    keys = typed_key(key, config)
-    if keys is None:
-        return None
-    if keys.shape not in ((), (batch,)):
-        raise ValueError(f"key must be one key or {batch} of them, got shape {list(keys.shape)}")
-    return jnp.broadcast_to(keys, (batch,))
+    """One key per row [batch], or None where nothing is drawn; raises what `typed_key` raises."""
+    keys = typed_key(key, config, batch)
+    return None if keys is None else jnp.broadcast_to(keys, (batch,))
 
 
 def _checked(model: DiffusionLM, config: DecodeConfig | None, trace: bool) -> DecodeConfig:

@@ -95,7 +95,7 @@ def is_live(model: DiffusionLM, state: DecodeState, config: DecodeConfig) -> jax
     live = jnp.any(state.open, axis=1) & (state.status == int(Status.OK))
     if config.stop_at_eos:
         position, first = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None], numerics.first(state.open)
-        if _revokes(config):  # in a block that is not done, nothing is settled
+        if getattr(config.select, "revokes", False):  # in a block that is not done, nothing is settled
             first = jnp.where(first < state.block_end, state.block_start, first)
         settled = (position < first[:, None]) & (state.commit_step > 0)
         live &= ~jnp.any(settled & _is_eos(model, state.tokens), axis=1)  # a prompt's own ends nothing
@@ -310,10 +310,6 @@ def _reads(policy: Any) -> Reads:
 
 def _slides(config: DecodeConfig) -> bool:
     return getattr(config.partition, "slides", False)
-
-
-def _revokes(config: DecodeConfig) -> bool:
-    return getattr(config.select, "revokes", False)
 
 
 def _where_rows(rows: jax.Array, new: Any, old: Any) -> Any:

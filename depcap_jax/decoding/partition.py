@@ -164,11 +164,8 @@ class DepGABlocks(Partition):
     def init(self, batch: int, gen_length: int) -> LastBlock:
         """Nothing known yet."""
         shape = (batch, self.lengths(gen_length).window)
-        kept = (*shape, self.top_k_cache)
-        empty = numerics.Compressed(
-            jnp.full(kept, -1, jnp.int32), jnp.zeros(kept, jnp.float32), jnp.zeros(shape, jnp.float32)
-        )
-        return LastBlock(jnp.zeros(batch, bool), jnp.zeros(batch, jnp.int32), empty)
+        nothing = numerics.Compressed.none(shape, self.top_k_cache)
+        return LastBlock(jnp.zeros(batch, bool), jnp.zeros(batch, jnp.int32), nothing)
 
     def __call__(
         self, prediction: Prediction, start: jax.Array, remaining: jax.Array, memory: LastBlock
@@ -193,7 +190,7 @@ class DepGABlocks(Partition):
         window = jnp.minimum(remaining, width)
         offset = start - memory.start
         # Over all that was compressed, not just the window: a slice of the top K would make XLA sort.
-        previous = jax.tree.map(lambda x: _shift(x, offset, prediction.token.shape[-1]), memory.ahead)
+        previous = numerics.window(memory.ahead, offset, prediction.token.shape[-1])
         influence = numerics.kl_divergence(prediction.top, previous)[:, :width]
         # Further ahead than the last start looked (a gap was jumped over): nothing is known of an influence.
         reached = offset[:, None] + jnp.arange(width, dtype=jnp.int32)[None] < memory.ahead.floor.shape[-1]
@@ -206,9 +203,3 @@ class DepGABlocks(Partition):
         scaled_i, scaled_h = jax.vmap(scale)(jnp.stack([influence, uncertainty]))
         score = scaled_i - self.lambda_u * scaled_h
         return Signals(influence, uncertainty, jnp.where(memory.known[:, None], score, 0.0))
-
-
-def _shift(x: jax.Array, offset: jax.Array, width: int) -> jax.Array:
-    """x [B, W, ...] at [offset, offset + width) of each row, clamped to the last entry."""
-    index = jnp.minimum(offset[:, None] + jnp.arange(width, dtype=jnp.int32)[None], x.shape[1] - 1)
-    return numerics.take(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)

@@ -49,7 +49,7 @@ def stream(
       prompt_ids: [P] integers, padded on the right to a width that prompts may share.
       prompt_length: ids of it that count.
       config: how to decode.
-      key: one key, for sampling.
+      key: one key, or one in an array [1], for sampling.
 
     Raises:
       ValueError: if the decoder samples and there is no key, or the prompt does not hold integers of 32 bits.

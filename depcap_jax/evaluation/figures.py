@@ -66,6 +66,7 @@ def plot_frontier(runs: Sequence[Run], title: str) -> Figure:
     figure, (axes,) = _panels(1, title)
     figure.set_size_inches(9, 5)
     best = frontier(runs)
+    several_caches = len({run.decoder.cache for run in runs}) > 1
 
     def draw(run: Run, **look: Any) -> None:
         summary, marker = run.summary, _MARKERS.get(run.decoder.cache, _OTHER_MARKER)
@@ -83,7 +84,9 @@ def plot_frontier(runs: Sequence[Run], title: str) -> Figure:
         drawstyle="steps-post",
     )
     for index, run in enumerate(best):
-        draw(run, color=f"C{index % 10}", markersize=7, label=f"{index + 1}. {_name(run, runs)}")
+        cache = f" ({run.decoder.cache})" if several_caches else ""
+        label = f"{index + 1}. {run.decoder.label}{cache}"
+        draw(run, color=f"C{index % 10}", markersize=7, label=label)
         where = run.summary["nfe"], 100 * run.summary["accuracy"]
         axes.annotate(str(index + 1), where, xytext=(0, 7), textcoords="offset points", ha="center")
     axes.set_xlabel("forward passes per problem")
@@ -91,12 +94,6 @@ def plot_frontier(runs: Sequence[Run], title: str) -> Figure:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize="small", title="not beaten")
     return figure
-
-
-def _name(run: Run, runs: Sequence[Run]) -> str:
-    """A run's label; with its cache, if there are several among the runs."""
-    several = len({run.decoder.cache for run in runs}) > 1
-    return f"{run.decoder.label} ({run.decoder.cache})" if several else run.decoder.label
 
 
 def plot_sweep(runs: Sequence[tuple[str, Any, Run]], title: str) -> Figure:

@@ -78,17 +78,13 @@ def load_task(name: str, *, data: str | os.PathLike[str] | None = None, limit: i
             raise ValueError(
                 f"task {name!r} is part of the package and takes no data folder, got {str(data)!r}"
             )
-        return _tiny(name, limit)
+        from depcap_jax.tiny import held_out
+
+        problems = (
+            Problem(f"{index}", p.prompt, lambda text, p=p: float(p.check(text)), content=p.kind)
+            for index, p in enumerate(held_out(long=_EMBEDDED[name])[:limit])
+        )
+        return Task(name, tuple(problems))
     from depcap_jax.evaluation.harness.benchmarks import load_benchmark
 
     return dataclasses.replace(load_benchmark(name, data=data, limit=limit), sandbox=sandbox)
-
-
-def _tiny(name: str, limit: int | None) -> Task:
-    from depcap_jax.tiny import held_out
-
-    problems = (
-        Problem(f"{index}", p.prompt, lambda text, p=p: float(p.check(text)), content=p.kind)
-        for index, p in enumerate(held_out(long=_EMBEDDED[name])[:limit])
-    )
-    return Task(name, tuple(problems))

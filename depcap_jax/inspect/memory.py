@@ -99,7 +99,8 @@ def estimate(
     kept = jax.tree.leaves(jax.eval_shape(lambda m: config.cache.init(m, batch, canvas), model))
     cache = sum(_bytes(leaf) for leaf in kept if leaf.ndim > 1)  # beside them there are counts per row
     cache //= 1 if model.config.num_kv_heads % tensor else tensor
-    work = _work(model, config, batch, canvas, tensor, _alive(device))
+    alive = _ALIVE["cpu" if device is None else device.platform]
+    work = _work(model, config, batch, canvas, tensor, alive)
     if model.is_scanned and tensor == 1 and model.head is not None:
         # On one TPU chip XLA keeps the head once more, as the gather of chosen tokens wants it; with several
         # rows twice, and half of the cache.
@@ -135,15 +136,11 @@ class _Alive(NamedTuple):
     """The head in full, if it is kept in few bits."""
 
 
-_ON_GPUS = _Alive(ff=2, stream=5, scores=1.5, tiles=4, head=1)
-_ON_TPUS = _ON_GPUS._replace(head=0)
-_ON_CPU = _Alive(ff=5, stream=5, scores=3, tiles=3, head=1)
-
-
-def _alive(device: Accelerator | None) -> _Alive:
-    if device is None:
-        return _ON_CPU
-    return _ON_TPUS if device.platform == "tpu" else _ON_GPUS
+_ALIVE = {
+    "gpu": _Alive(ff=2, stream=5, scores=1.5, tiles=4, head=1),
+    "tpu": _Alive(ff=2, stream=5, scores=1.5, tiles=4, head=0),
+    "cpu": _Alive(ff=5, stream=5, scores=3, tiles=3, head=1),
+}
 
 
 def _work(

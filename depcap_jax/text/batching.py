@@ -138,7 +138,7 @@ class Batcher:
           ValueError: if a prompt does not fit, or sampling has no key; nothing is decoded then.
         """
         self.check(prompts)
-        key = check_key(self._config, key)
+        key = typed_key(key, self._config)
         batches = self._batches(prompts, indices)
         return (self._decode(prompts, *batch, key=key, trace=trace) for batch in batches)
 
@@ -184,18 +184,6 @@ class Batcher:
 def answer_length(context: int) -> int:
     """Positions of an answer by default: 256 as in the paper, but at most half of the context."""
     return min(256, context // 2)
-
-
-def check_key(config: DecodeConfig, key: jax.Array | None) -> jax.Array | None:
-    """One typed key, whichever kind was given; None where nothing is drawn.
-
-    Raises:
-      ValueError: if the decoder samples and there is no key, or more than one.
-    """
-    key = typed_key(key, config)
-    if key is not None and key.shape:
-        raise ValueError(f"sampling needs one key for all prompts, got keys of shape {list(key.shape)}")
-    return key
 
 
 def row_keys(key: jax.Array | None, indices: Sequence[int]) -> jax.Array | None:

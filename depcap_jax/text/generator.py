@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import jax
 from tqdm import tqdm
 
+from depcap_jax.decoding.generate import typed_key
 from depcap_jax.decoding.model import DiffusionLM
 from depcap_jax.decoding.recipes import DecodeConfig
 from depcap_jax.decoding.state import DecodeError, Status
 from depcap_jax.decoding.stream import Snapshot, stream
-from depcap_jax.text.batching import Batcher, Decoded, check_key, row_keys
+from depcap_jax.text.batching import Batcher, Decoded, row_keys
 from depcap_jax.text.codec import Codec, Prompt
 from depcap_jax.text.infill import Infilling, infill
 from depcap_jax.text.spelling import Tokenizer
@@ -160,8 +161,7 @@ class TextGenerator:
           DecodeError: while it is read, if it did not end well.
         """
         (ids,) = self._encode([prompt])
-        keys = row_keys(check_key(self._config, key), [0])
-        key = None if keys is None else keys[0]
+        key = row_keys(typed_key(key, self._config), [0])
         snapshots = stream(self._model, self._batcher.pad(ids), len(ids), config=self._config, key=key)
         read, ends = self._codec.read_partial, self._model.config.eos_token_ids
         return (Partial(tuple(read(now.tokens, now.commit_step, ends)), now) for now in snapshots)
@@ -190,8 +190,8 @@ class TextGenerator:
             sampling has no key.
           DecodeError: if it did not end well.
         """
-        keys = row_keys(check_key(self._config, key), [0])
-        return infill(self._model, self._codec, self._config, template, prompt, keys)
+        key = row_keys(typed_key(key, self._config), [0])
+        return infill(self._model, self._codec, self._config, template, prompt, key)
 
     def prepare(self, prompts: Iterable[Prompt]) -> float:
         """Compiles what `run(prompts)` will need and decodes nothing; returns the seconds that it took.

@@ -40,19 +40,19 @@ class Dialect:
     """
 
 
-_SAME = {name: name for name in ("vocab_size", "rope_theta", "mask_token_id", "pad_token_id")}
+_SHARED = {name: name for name in ("vocab_size", "rope_theta", "mask_token_id", "pad_token_id")}
+_SHARED["norm_eps"] = "rms_norm_eps"
 
 _LLADA = Dialect(
     model_types={"llada": ModelType("LLaDAModelLM", False)},
     names={
-        **_SAME,
+        **_SHARED,
         "embedding_size": "embedding_size",
         "width": "d_model",
         "num_layers": "n_layers",
         "num_heads": "n_heads",
         "num_kv_heads": "n_kv_heads",
         "ff_width": "mlp_hidden_size",
-        "norm_eps": "rms_norm_eps",
         "qkv_bias": "include_qkv_bias",
         "tie_embeddings": "weight_tying",
         "max_length": "max_sequence_length",
@@ -74,14 +74,13 @@ _LLADA = Dialect(
 _DREAM = Dialect(
     model_types={"Dream": ModelType("DreamModel", True)},
     names={
-        **_SAME,
+        **_SHARED,
         "width": "hidden_size",
         "num_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads",
         "num_kv_heads": "num_key_value_heads",
         "head_dim": "head_dim",
         "ff_width": "intermediate_size",
-        "norm_eps": "rms_norm_eps",
         "qkv_bias": "attention_bias",
         "tie_embeddings": "tie_word_embeddings",
         "max_length": "max_position_embeddings",

@@ -44,11 +44,12 @@ class SafetensorsFile:
 
     def __init__(self, path: Path):
         self.path = path
+        self.tensors: dict[str, TensorInfo] = {}
         with self._mapped() as file:
-            self.tensors: Mapping[str, TensorInfo] = {
-                key: _tensor_info(file.get_slice(key))
-                for key in file.keys()  # noqa: SIM118 (not a mapping)
-            }
+            for key in file.keys():  # noqa: SIM118 (not a mapping)
+                part = file.get_slice(key)
+                dtype = str(part.get_dtype())
+                self.tensors[key] = TensorInfo(tuple(part.get_shape()), SAFETENSORS_DTYPES.get(dtype, dtype))
 
     def read(self, key: str, index: Index) -> np.ndarray:
         """A copy of the part of one tensor at `index`: one slice per axis, with known ends."""
@@ -66,11 +67,6 @@ class SafetensorsFile:
             ) from None
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be read: {error}") from None
-
-
-def _tensor_info(part: Any) -> TensorInfo:
-    dtype = str(part.get_dtype())
-    return TensorInfo(tuple(part.get_shape()), SAFETENSORS_DTYPES.get(dtype, dtype))
 
 
 class TorchFile:

@@ -10,7 +10,6 @@ import jax
 from depcap_jax.checkpoints.loading import EMBEDDED
 from depcap_jax.cli.options import add_generation_arguments, load_generator, sampling_key
 from depcap_jax.cli.terminal import err, show
-from depcap_jax.text.generator import TextGenerator
 
 EXAMPLES = """
   depcap chat                                                        # /clear forgets, /quit or Ctrl-D ends
@@ -48,7 +47,9 @@ def run(arguments: argparse.Namespace) -> None:
         if not line or line == "/clear":
             continue
         talk.append({"role": "user", "content": line})
-        talk = _what_fits(generator, talk if turns is None else talk[-2 * turns - 1 :])
+        talk = talk if turns is None else talk[-2 * turns - 1 :]
+        while len(talk) > 1 and not generator.fits(talk):  # an overlong last turn is left to complain about
+            talk = talk[2:]
         if _someone_is_there() and not generator.fits(talk):
             err.print("That does not fit into the context: say it in fewer words.")
             talk.pop()
@@ -68,10 +69,3 @@ def _ask() -> str | None:
 
 def _someone_is_there() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _what_fits(generator: TextGenerator, talk: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The latest turns that the context holds; an overlong last one is left to complain about."""
-    while len(talk) > 1 and not generator.fits(talk):
-        talk = talk[2:]
-    return talk

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Mapping
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -57,19 +56,16 @@ def run(arguments: argparse.Namespace) -> None:
     for index, problem in enumerate(task.problems[: arguments.show]):
         out.print(Text(harmless(str(problem.prompt)), "bold"))
         for name, evaluated in runs.items():
-            _show(name, evaluated.content["problems"][index])
+            record = evaluated.content["problems"][index]
+            verdict = Text("right", "green") if record["right"] == 1 else Text("wrong", "red")
+            out.print(Text(f"  {name}, {record['nfe']} passes: ", "dim") + verdict)
+            out.print(Text(textwrap.indent(harmless(record["answer"]), "    ")))
         out.print()
     out.print(_summary(runs))
     out.print(
         f"{arguments.problems} held-out problems, {arguments.model}, cache {arguments.cache}, answers of "
         f"up to {arguments.gen_length} tokens; a pass is one run of the model; compilation is not timed."
     )
-
-
-def _show(name: str, record: Mapping[str, Any]) -> None:
-    verdict = Text("right", "green") if record["right"] == 1 else Text("wrong", "red")
-    out.print(Text(f"  {name}, {record['nfe']} passes: ", "dim") + verdict)
-    out.print(Text(textwrap.indent(harmless(record["answer"]), "    ")))
 
 
 def _summary(runs: Mapping[str, Run]) -> Table:

@@ -9,13 +9,12 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from depcap_jax.checkpoints.dtypes import DTYPES, with_bits
-from depcap_jax.cli.options import DEFAULT_MODEL, add_hint_arguments, hints
+from depcap_jax.checkpoints.dtypes import with_bits
+from depcap_jax.cli.options import add_model_arguments, hints
 from depcap_jax.decoding.recipes import CACHES
 from depcap_jax.inspect.accelerators import ACCELERATORS, MORE_MEMORY
 from depcap_jax.inspect.fitting import Asked, compare, needed_memory
 from depcap_jax.inspect.memory import count_parameters
-from depcap_jax.models.quantization import BITS
 from depcap_jax.text.batching import answer_length
 
 EXAMPLES = """
@@ -28,16 +27,8 @@ EXAMPLES = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        metavar="M",
-        help="tiny-llada, tiny-dream, a folder, a config.json, or ORG/NAME[@REVISION] on the hub, of which "
-        "no weights are fetched; default: %(default)s",
-    )
-    parser.add_argument("--dtype", choices=list(DTYPES), help="to compute in; default: as stored")
-    parser.add_argument("--quantize", choices=BITS, help="keep the matrices in few bits; default: as stored")
-    add_hint_arguments(parser)
+    sources = "a folder, a config.json, or ORG/NAME[@REVISION] on the hub, of which no weights are fetched"
+    add_model_arguments(parser, sources, dtype="to compute in")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="default: %(default)s")
     parser.add_argument("--prompt-length", type=int, metavar="N", help="default: 128, or half the context")
     parser.add_argument("--gen-length", type=int, metavar="N", help="default: 256, or half the context")

@@ -9,7 +9,6 @@ from depcap_jax.cli.options import add_model_arguments
 from depcap_jax.cli.reports import add_task_arguments, prepare, run_all, run_each, write_reports
 from depcap_jax.decoding.field.families import PARTITIONS, SELECTS
 from depcap_jax.decoding.recipes import CACHES, RECIPES
-from depcap_jax.evaluation.decoder import Decoder
 from depcap_jax.evaluation.engine import Run, Subject
 from depcap_jax.evaluation.figures import plot_frontier, plot_table
 from depcap_jax.evaluation.frontier import family, score_families
@@ -86,7 +85,11 @@ def _cross(arguments: argparse.Namespace, subject: Subject, task: Task, gen_leng
     decoders = cross_decoders(
         arguments.partitions, arguments.selects, arguments.caches, gen_length=gen_length, full=arguments.full
     )
-    print(_announce(decoders, task))
+    pairs = {(decoder.recipe, decoder.cache) for decoder in decoders}
+    print(
+        f"{len(decoders)} runs of {len(task.problems)} problems: {len(pairs)} combinations, each at the "
+        "values of its selection's setting. Ctrl-C loses nothing: the same command goes on.\n"
+    )
     runs: list[Run] = []
     try:
         for done in run_each(subject, task, decoders, Path(arguments.out)):
@@ -101,14 +104,6 @@ def _cross(arguments: argparse.Namespace, subject: Subject, task: Task, gen_leng
                 planned=decoders,
                 texts=lambda title: _texts(runs, title),
             )
-
-
-def _announce(decoders: list[Decoder], task: Task) -> str:
-    pairs = {(decoder.recipe, decoder.cache) for decoder in decoders}
-    return (
-        f"{len(decoders)} runs of {len(task.problems)} problems: {len(pairs)} combinations, each at the "
-        "values of its selection's setting. Ctrl-C loses nothing: the same command goes on.\n"
-    )
 
 
 def _texts(runs: list[Run], title: str) -> dict[str, str]:

@@ -70,6 +70,16 @@ def take(x: jax.Array, index: jax.Array, axis: int = -1) -> jax.Array:
     return jnp.take_along_axis(x, index, axis=axis, mode="promise_in_bounds")
 
 
+def window(tree: Any, start: jax.Array, width: int) -> Any:
+    """What arrays [B, G, ...] hold at [start, start + width) of each row, clamped to the last entry."""
+
+    def read(x: jax.Array) -> jax.Array:
+        index = jnp.minimum(start[:, None] + jnp.arange(width, dtype=jnp.int32)[None], x.shape[1] - 1)
+        return take(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
+
+    return jax.tree.map(read, tree)
+
+
 def as_int32(x: jax.Array) -> jax.Array:
     """Integers as int32; what 32 bits do not hold becomes the nearest that they do, and does not wrap."""
     if jnp.iinfo(x.dtype).bits > 32:
@@ -167,6 +177,12 @@ class Compressed(NamedTuple):
     ids: jax.Array  # [..., K] int32
     log_p: jax.Array  # [..., K] float32
     floor: jax.Array  # [...] float32: the log-probability of any token not among `ids`
+
+    @classmethod
+    def none(cls, shape: tuple[int, ...], k: int) -> Compressed:
+        """What is kept before there is anything, at places of this shape."""
+        ids = jnp.full((*shape, k), -1, jnp.int32)
+        return cls(ids, jnp.zeros(ids.shape, jnp.float32), jnp.zeros(shape, jnp.float32))
 
 
 def compress(logits: jax.Array, summary: Summary, k: int) -> Compressed:

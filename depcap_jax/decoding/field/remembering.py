@@ -60,10 +60,7 @@ class StableAndConfident(Select):
     def init(self, batch: int, gen_length: int) -> Seen:
         """Nothing seen yet."""
         shape = (batch, gen_length)
-        kept = (*shape, self.top_k_cache)
-        nothing = numerics.Compressed(
-            jnp.full(kept, -1, jnp.int32), jnp.zeros(kept, jnp.float32), jnp.zeros(shape, jnp.float32)
-        )
+        nothing = numerics.Compressed.none(shape, self.top_k_cache)
         return Seen(nothing, jnp.zeros(shape, bool), jnp.zeros(shape, jnp.int32))
 
     def __call__(
@@ -71,7 +68,7 @@ class StableAndConfident(Select):
     ) -> tuple[jax.Array, Seen, Divergence]:
         """Takes what is ready."""
         assert prediction.top is not None
-        before = at_block(memory, start, candidates.shape[-1])
+        before = numerics.window(memory, start, candidates.shape[-1])
         moved = numerics.kl_divergence(prediction.top, before.last)
         calm = jnp.where(before.known & (moved < self.kl_threshold), before.calm + 1, 0)
         confident = prediction.log_confidence > jnp.log(self.conf_threshold)
@@ -111,7 +108,7 @@ class CreditThreshold(Select):
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: Credit
     ) -> tuple[jax.Array, Credit, jax.Array]:
         """Takes what reaches the threshold with its credit; tells the confidences with it."""
-        before, log_c = at_block(memory, start, candidates.shape[-1]), prediction.log_confidence
+        before, log_c = numerics.window(memory, start, candidates.shape[-1]), prediction.log_confidence
         kept = jnp.where(before.token == prediction.token, self.decay * before.credit, 0.0)
         credit = kept + jnp.exp(self.boost * log_c)
         # One logit more than the others': the odds, c / (1 - c), times (1 + C)^weight.
@@ -249,16 +246,6 @@ def surest(score: jax.Array, candidates: jax.Array, count: jax.Array) -> jax.Arr
     ahead = precedes(score) & candidates[:, None, :]
     rank = jnp.sum(ahead, axis=-1, dtype=jnp.int32)
     return candidates & (rank < jnp.maximum(count, 1)[:, None])
-
-
-def at_block(memory: Any, start: jax.Array, width: int) -> Any:
-    """What a memory of an answer's positions [B, G, ...] holds of [start, start + width); clamped."""
-
-    def read(x: jax.Array) -> jax.Array:
-        index = jnp.minimum(start[:, None] + jnp.arange(width, dtype=jnp.int32)[None], x.shape[1] - 1)
-        return numerics.take(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
-
-    return jax.tree.map(read, memory)
 
 
 def write_block(memory: Any, new: Any, start: jax.Array, where: jax.Array) -> Any:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.compute.prediction import Prediction
-from depcap_jax.decoding.field.remembering import at_block, surest, write_block
+from depcap_jax.decoding.field.remembering import surest, write_block
 from depcap_jax.decoding.policy import policy, setting
 from depcap_jax.decoding.select import Change, Select, precedes
 
@@ -56,7 +57,7 @@ class Saber(Select):
     ) -> tuple[Change, Confidences, Revision]:
         """Takes what is more confident than the mean, and takes back what became doubtful."""
         width, gen_length = candidates.shape[-1], memory.last.shape[-1]
-        c, before = jnp.exp(prediction.log_confidence), at_block(memory, start, width)
+        c, before = jnp.exp(prediction.log_confidence), numerics.window(memory, start, width)
         commit, bound = self._commit(c, candidates, memory.committed)
         in_answer = start[:, None] + jnp.arange(width, dtype=jnp.int32)[None] < gen_length
         standing = commit | (~candidates & (before.committed >= 0) & in_answer)
