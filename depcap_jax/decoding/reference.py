@@ -186,6 +186,7 @@ def _block_length(
         length = int(ends[0]) if len(ends) else width
         return min(max(length, rule.l_min), rule.l_max, remaining), compressed
     if isinstance(rule, AttentionBlocks):
+        assert ahead is not None
         closure = plain.closures(rule, ahead._replace(size=min(rule.l_max, remaining)))
         return int(np.flatnonzero(closure >= closure.max() - float(rule.slack))[-1]) + 1, None
     raise TypeError(f"decode_eagerly does not know the partition {type(rule).__name__}")
