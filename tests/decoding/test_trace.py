@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -79,8 +80,9 @@ def test_off_it_is_not_in_the_program(model, name):
 
     args = model, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), config, None
     bare.__name__ = "_generate"  # the module's name in the text
-    off = _generate.lower(*args, trace=False).as_text()
-    assert off == jax.jit(bare).lower(*args).as_text()
+    off, expected = _generate.lower(*args, trace=False).as_text(), jax.jit(bare).lower(*args).as_text()
+    # Functions of one name have numbers, which older JAX counts from elsewhere.
+    assert re.sub(r"(@\w+?)_\d+\b", r"\1", off) == re.sub(r"(@\w+?)_\d+\b", r"\1", expected)
     buffer = f"tensor<3x{GEN_LENGTH}x{GEN_LENGTH}xf32>"
     assert buffer not in off
     assert buffer in _generate.lower(*args, trace=True).as_text()
