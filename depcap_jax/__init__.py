@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from depcap_jax.decoding.field.revoking import Saber as Saber
     from depcap_jax.decoding.field.sparse import SparseCache as SparseCache
+    from depcap_jax.decoding.field.spread import Spread as Spread
     from depcap_jax.decoding.field.windows import (
         AttentionBlocks as AttentionBlocks,
         EntropyBlocks as EntropyBlocks,
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
         factor as factor,
         recipe as recipe,
         recipe_settings as recipe_settings,
+        spread as spread,
         vanilla as vanilla,
     )
     from depcap_jax.decoding.recording import Trace as Trace

@@ -138,7 +138,7 @@ def decode_step(
     near, watched, ahead = read_head(
         model, passed.hidden, position, glance, sampling=config.sampling, draw=draw
     )
-    block_end, partition, partition_info = _choose_lengths(state, config, passed, asked, ahead)
+    block_end, partition, partition_info = _choose_lengths(model, state, config, passed, asked, ahead)
 
     longest = sizes.longest
     block, watched = jax.tree.map(lambda leaf: leaf[:, :longest], (near, watched))
@@ -147,8 +147,8 @@ def decode_step(
     if glance.select.pairs:
         count = jnp.where(passed.active, block_end - state.block_start, 0)
         block = block._replace(pairs=read_pairs(model, passed.hidden[:, :longest], block, count))
-    block = _attending(block, glance.select, state, passed, inside)
-    watched = _attending(watched, glance.watch, state, passed, inside)
+    block = _attending(model, block, glance.select, state, passed, inside)
+    watched = _attending(model, watched, glance.watch, state, passed, inside)
     start = state.block_start - state.answer_start
     answer = config.select(block, candidates, start, state.select)
     decision, select, select_info = in_three(config.select, answer)
@@ -243,17 +243,17 @@ def _watch(model: DiffusionLM, config: DecodeConfig, reads: Reads | None) -> Wat
 
 
 def _attending(
-    prediction: Prediction, reads: Reads, state: DecodeState, passed: Pass, inside: jax.Array
+    model: DiffusionLM, prediction: Prediction, reads: Reads, state: DecodeState, passed: Pass, inside: Any
 ) -> Prediction:
     """With what the positions `inside` [B, W] of the window look at, if that is read."""
     if not reads.attention or passed.attention is None:
         return prediction
-    attention = Attention.of(passed.attention, state.open, state.block_start, inside)
+    attention = Attention.of(model, passed.attention, state.open, state.block_start, inside)
     return prediction._replace(attention=attention)
 
 
 def _choose_lengths(
-    state: DecodeState, config: DecodeConfig, passed: Pass, asked: jax.Array, ahead: Prediction
+    model: DiffusionLM, state: DecodeState, config: DecodeConfig, passed: Pass, asked: Any, ahead: Prediction
 ) -> tuple[jax.Array, Any, Any]:
     """The blocks' ends [B], the partition's memory, and what it tells: new for the rows that asked."""
     window, reads = config.partition.lengths(config.gen_length).window, _reads(config.partition)
@@ -262,7 +262,7 @@ def _choose_lengths(
     remaining = jnp.maximum(passed.end - state.block_start, 1)
     if reads.attention:
         inside = jnp.arange(window, dtype=jnp.int32)[None] < remaining[:, None]
-        ahead = _attending(ahead, reads, state, passed, inside)
+        ahead = _attending(model, ahead, reads, state, passed, inside)
 
     def ask() -> tuple[jax.Array, Any, Any]:
         start = state.block_start - state.answer_start

@@ -1,4 +1,4 @@
-"""How to decode: a partition, a selection and a cache; and the rows of the paper's tables by name.
+"""How to decode: a partition, a selection and a cache; the rows of the paper's tables by name, and ours.
 
 A recipe is a function whose arguments are the settings of its policies: `depcap(l_max=64,
 cache=DualCache())`. `recipe(name, ...)` is the one door for names that come from outside: a command line,
@@ -18,6 +18,8 @@ from depcap_jax.decoding.caching import Cache, DualCache, NoCache, PrefixCache, 
 from depcap_jax.decoding.compute.prediction import Sampling
 from depcap_jax.decoding.field.families import PARTITIONS, SELECTS, Family
 from depcap_jax.decoding.field.sparse import SparseCache
+from depcap_jax.decoding.field.spread import Spread
+from depcap_jax.decoding.field.windows import SlidingWindow
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks, Partition
 from depcap_jax.decoding.policy import Number, Setting, check_integer, policy, setting, settings_of
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, Select, TopOne
@@ -152,6 +154,24 @@ def depcap(
     return _compose(DepGABlocks, ConflictFree, locals())
 
 
+def spread(
+    *,
+    open_length: int = SlidingWindow.open_length,
+    longest: int | None = SlidingWindow.longest,
+    doubt: Number = Spread.doubt,
+    least: Number = Spread.least,
+    drift: Number = Spread.drift,
+    look: Number = Spread.look,
+    look_back: Number = Spread.look_back,
+    reach: Number = Spread.reach,
+    gamma: Number = Spread.gamma,
+    layers: int = Spread.layers,
+    **common: Unpack[Common],
+) -> DecodeConfig:
+    """Ours: what is sure together, and what is not where it stands apart, over a window that slides."""
+    return _compose(SlidingWindow, Spread, locals())
+
+
 def _compose(partition: type[Any], select: type[Any], given: Mapping[str, Any]) -> DecodeConfig:
     """The decoder of two policies whose settings are among the arguments `given` to a recipe."""
     for name in given["common"]:
@@ -176,7 +196,8 @@ def _compose(partition: type[Any], select: type[Any], given: Mapping[str, Any]) 
 
 
 _RECIPES: Mapping[str, Callable[..., DecodeConfig]] = {
-    function.__name__: function for function in (vanilla, confidence, factor, adablock, depga, cap, depcap)
+    function.__name__: function
+    for function in (vanilla, confidence, factor, adablock, depga, cap, depcap, spread)
 }
 _CACHES: Mapping[str, Cache] = {
     "none": NoCache(),
@@ -188,7 +209,7 @@ _CACHES: Mapping[str, Cache] = {
 }
 
 RECIPES = tuple(_RECIPES)
-"""The names that `recipe` knows: the rows of the paper's tables."""
+"""The names that `recipe` knows: the rows of the paper's tables, and `spread`, our own."""
 
 CACHES = tuple(_CACHES)
 """The names that its setting `cache` knows; those with a margin also recompute what is beside the block, and
@@ -197,8 +218,8 @@ CACHES = tuple(_CACHES)
 SETTINGS: Mapping[str, Setting] = {
     declared.name: declared
     for part in (
-        *(FixedBlocks, AdaBlocks, DepGABlocks),
-        *(ConfidenceThreshold, FactorThreshold, ConflictFree),
+        *(FixedBlocks, AdaBlocks, DepGABlocks, SlidingWindow),
+        *(ConfidenceThreshold, FactorThreshold, ConflictFree, Spread),
         *(Sampling, DecodeConfig),
     )
     for declared in settings_of(part)

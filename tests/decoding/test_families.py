@@ -72,7 +72,12 @@ def test_two_names_are_a_recipe(partition: str, select: str):
 
 def test_the_papers_recipes_are_among_them():
     pairs = {"vanilla": "fixed-32+top-one", "confidence": "fixed-32+confidence", "factor": "fixed-32+factor"}
-    pairs |= {"cap": "fixed-32+cap", "depga": "depga+confidence", "depcap": "depga+cap"}
+    pairs |= {
+        "cap": "fixed-32+cap",
+        "depga": "depga+confidence",
+        "depcap": "depga+cap",
+        "spread": "sliding+spread",
+    }
     for name, pair in pairs.items():
         assert dc.recipe(name, gen_length=64) == dc.recipe(pair, gen_length=64)
     ada = {"delimiter_ids": (3, 4), "delimiter_threshold": 0.5}

@@ -21,6 +21,9 @@ WIDTH, CANVAS, START = 12, 20, 5
 class Case:
     """A block of up to 12 positions on a canvas of 20, the last of which may be padding."""
 
+    before = 0
+    """How far before a position the query stands that predicts it."""
+
     def __init__(self, seed: int, sharpness: float = 2.0):
         rng = np.random.default_rng(seed)
         self.logits = (rng.normal(size=(1, WIDTH, 32)) * 4).astype(np.float32)
@@ -46,14 +49,15 @@ class Case:
         assert taken is not None
         return np.isin(np.arange(WIDTH), taken)
 
-    def prediction(self, inside: np.ndarray) -> dc.Prediction:
+    def prediction(self, inside: np.ndarray, reads: dc.Reads | None = None) -> dc.Prediction:
         weights = np.where(inside[:, None], self.weights, 0)
-        told: Any = (weights[None], inside[None], self.open[None], np.array([START], np.int32))
-        made: Any = prediction_of(self.logits)
+        start = np.array([START], np.int32)
+        told: Any = (weights[None], inside[None], self.open[None], start, start - self.before)
+        made: Any = prediction_of(self.logits, reads)
         return made._replace(attention=dc.Attention(*told), open=self.open[None, START : START + WIDTH])
 
     def ask(self, rule: Any, memory: Any = None) -> tuple[np.ndarray, Any, Any]:
-        prediction = self.prediction(self.inside)
+        prediction = self.prediction(self.inside, rule.reads)
         taken, memory, info = ASK(rule, prediction, self.candidates[None], np.zeros(1, np.int32), memory)
         return np.asarray(taken)[0], memory, info
 

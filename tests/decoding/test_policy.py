@@ -22,6 +22,7 @@ PARTS = {
     "depga": (dc.DepGABlocks, dc.ConfidenceThreshold),
     "cap": (dc.FixedBlocks, dc.ConflictFree),
     "depcap": (dc.DepGABlocks, dc.ConflictFree),
+    "spread": (dc.SlidingWindow, dc.Spread),
 }
 
 

@@ -21,8 +21,11 @@ HERE = Path(__file__).parent
 CORE = ("canvas", "hard_values", "inside_programs", "own_policies", "partition", "prediction", "robustness")
 
 
-@pytest.mark.parametrize("name", dc.RECIPES)
-@pytest.mark.parametrize("cache", CACHES)
+# A sparse cache does not hold all keys that `spread` reads the attention to.
+PAIRS = [(name, cache) for name in dc.RECIPES for cache in CACHES if (name, cache) != ("spread", "sparse")]
+
+
+@pytest.mark.parametrize(("name", "cache"), PAIRS)
 def test_every_decoder_has_the_types_of_32_bits(name, cache):
     """Traced only: what the loop carries keeps its types, and what it returns has no others."""
     own = {"delimiter_ids": (5,)} if name == "adablock" else {}

@@ -86,7 +86,7 @@ def test_every_recipe_has_its_equation_and_its_paper():
     for recipe in depcap_jax.RECIPES:
         text = sections[recipe] if recipe != "depcap" else sections["depga"] + sections["cap"]
         assert "$$" in text, recipe
-        assert re.search(r"arXiv:\d{4}\.\d{5}|Fast-dLLM|same paper", text), recipe
+        assert re.search(r"arXiv:\d{4}\.\d{5}|Fast-dLLM|same paper|^\nOurs\.", text), recipe
 
 
 def test_every_setting_of_a_recipe_is_told():

@@ -32,19 +32,35 @@ class Attention(NamedTuple):
     """[B, T] bool: which positions of the canvas are still to be decoded."""
     start: jax.Array
     """[B] int32: where the window begins on the canvas."""
+    query: jax.Array
+    """[B] int32: where the query stands that predicts the window's first position; -1 before the canvas."""
 
     @classmethod
-    def of(cls, weights: jax.Array, open_: jax.Array, start: jax.Array, inside: jax.Array) -> Attention:
+    def of(
+        cls, model: DiffusionLM, weights: jax.Array, open_: jax.Array, start: jax.Array, inside: jax.Array
+    ) -> Attention:
         """From the weights [B, W', T] of a pass, which may reach further than the window."""
-        weights = weights[:, : inside.shape[1]]
-        return cls(jnp.where(inside[:, :, None], weights, 0.0), inside, open_, start)
+        weights = jnp.where(inside[:, :, None], weights[:, : inside.shape[1]], 0.0)
+        return cls(weights, inside, open_, start, start - int(model.config.predicts_next))
 
     @property
     def within(self) -> jax.Array:
         """The weights [B, W, W] at the window's own positions, i's at j; 0 where j is not `inside`."""
-        width = self.inside.shape[1]
-        column = self.start[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
-        column = jnp.minimum(column, self.weights.shape[-1] - 1)[:, None, :]
+        return self._from(self.start)
+
+    @property
+    def between(self) -> jax.Array:
+        """The weights [B, W, W] of the query that predicts i at the one that predicts j, as `within`.
+
+        Where a model predicts the next position, what it makes of j stands before j; nothing stands before
+        the canvas, so its first position predicts itself too.
+        """
+        return self._from(self.query)
+
+    def _from(self, first: jax.Array) -> jax.Array:
+        """The weights [B, W, W] at the window's length of keys from `first` [B] on."""
+        column = first[:, None] + jnp.arange(self.inside.shape[1], dtype=jnp.int32)[None]
+        column = jnp.clip(column, 0, self.weights.shape[-1] - 1)[:, None, :]
         return jnp.where(self.inside[:, None, :], numerics.take(self.weights, column), 0.0)
 
 

@@ -20,6 +20,7 @@ from depcap_jax.decoding.field.remembering import (
     StableAndConfident,
 )
 from depcap_jax.decoding.field.revoking import Saber
+from depcap_jax.decoding.field.spread import Spread
 from depcap_jax.decoding.field.windows import AttentionBlocks, EntropyBlocks, SlidingWindow
 from depcap_jax.decoding.partition import AdaBlocks, DepGABlocks, FixedBlocks
 from depcap_jax.decoding.select import ConfidenceThreshold, ConflictFree, FactorThreshold, TopOne
@@ -63,6 +64,7 @@ SELECTS: Mapping[str, Family] = {
     "dapd": Family(DAPD, "tau_max", (0.02, 0.05, 0.1)),
     "dawn": Family(DAWN, "tau_low", (0.85, 0.75, 0.6)),
     "saber": Family(Saber),
+    "spread": Family(Spread, "look_back", (0.03, 0.1, 0.3)),
     "schedule": Family(Schedule, "steps", (128, 64, 32)),
     "dream-schedule": Family(DreamSchedule, "steps", (128, 64, 32)),
 }
