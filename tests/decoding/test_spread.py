@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from typing import Any
 
@@ -137,11 +136,18 @@ def test_a_row_decodes_as_it_does_alone(family, cache):
     """Over a window that slides, with positions that go before they are sure."""
     model, lengths = small_model(family), np.array([5, 12])
     prompts = np.random.default_rng(3).integers(0, 500, (2, 16))
-    rule = {"least": 0.0, "drift": 0.5, "look": 0.2, "look_back": 0.5, "reach": 0.5, "layers": 2}
-    config = dc.spread(
-        open_length=8, gen_length=24, stop_at_eos=False, cache=dc.recipe("depcap", cache=cache).cache
+    shape = {"open_length": 8, "gen_length": 24, "layers": 2}
+    config = dc.recipe(
+        "spread",
+        least=0.0,
+        drift=0.5,
+        look=0.2,
+        look_back=0.5,
+        reach=0.5,
+        stop_at_eos=False,
+        cache=cache,
+        **shape,
     )
-    config = dataclasses.replace(config, select=dataclasses.replace(config.select, **rule))
     together = dc.generate(model, prompts, lengths, config=config)
     dc.raise_for_status(together)
     assert together.nfe.max() < 16, "several positions go on a pass"
