@@ -18,9 +18,10 @@ import depcap_jax as dc
 from depcap_jax.decoding.field.spread import Said
 
 
-def as_said(token: np.ndarray, confidence: np.ndarray) -> Said:
-    """What the positions said before."""
-    return Said(jnp.asarray(token), jnp.asarray(confidence))
+def as_said(token: np.ndarray, confidence: np.ndarray, calm: Any = 0) -> Said:
+    """What the positions said before, and for how many passes they had."""
+    passes = np.broadcast_to(np.asarray(calm, np.int32), token.shape)
+    return Said(jnp.asarray(token), jnp.asarray(confidence), jnp.asarray(passes))
 
 
 def twin(rule: dc.Spread, case: Case, before: Said) -> np.ndarray:
@@ -38,81 +39,120 @@ def twin(rule: dc.Spread, case: Case, before: Said) -> np.ndarray:
         wanted = log_p[i, token[j]] + log_p[j, token[i]] > float(rule.gamma)
         return (near and wanted) or max(look(i, j), look(j, i)) > float(rule.look)
 
+    def settled(i: int) -> bool:
+        same = token[i] == int(before.token[0, i])
+        if not same or not abs(c[i] - float(before.confidence[0, i])) < float(rule.drift):
+            return False
+        return int(before.calm[0, i]) + 1 >= (2 if c[i] >= float(rule.nearly) else 1)
+
     ranked, sure, doubt = sorted(candidates, key=lambda i: (-c[i], i)), [], 0.0
     for i in ranked:
         doubt += 1 - c[i]
         if doubt > float(rule.doubt):
             break
         sure.append(i)
+    unsure = [i for i in candidates if i not in sure]
+    begins = [i for i in unsure if i - 1 not in unsure and i < unsure[0] + rule.nearest]
+    lead = min(begins, key=lambda i: (-c[i], i), default=None)
     ready = []
-    for i in ranked:
-        moved = abs(c[i] - float(before.confidence[0, i]))
-        same = token[i] == int(before.token[0, i])
+    for i in unsure:
+        known = [j for j in (i - 2, i - 1, i + 1, i + 2) if j < case.size and j not in candidates]
         waits = any(look(i, j) > float(rule.look_back) for j in candidates if j < i)
-        if same and moved < float(rule.drift) and c[i] >= float(rule.least) and not waits:
+        if i == lead:
+            goes = settled(i) or not any(j < i for j in sure)
+        else:
+            goes = settled(i) and c[i] >= float(rule.least) and not waits and len(known) >= rule.known
+            goes = goes and not any(conflict(i, j) for j in sure)
+        told_behind = i + 1 in sure and i + 2 not in sure
+        if goes and not told_behind:
             ready.append(i)
-    ready = [i for i in ready if not any(conflict(i, j) for j in sure)]
-    taken = list(sure)
+    taken: list[int] = []
     for i in ranked:
-        unsure = [j for j in taken if j not in sure]
-        if i not in sure and i in {*ready, *candidates[:1]} and not any(conflict(i, j) for j in unsure):
+        if i in ready and not any(conflict(i, j) for j in taken):
             taken.append(i)
-    return np.isin(np.arange(WIDTH), taken)
+    return np.isin(np.arange(WIDTH), [*sure, *taken])
 
 
 @settings(max_examples=80, deadline=None)
 @given(
     seed=seeds,
     doubt=st.floats(0.0, 1.5),
-    least=st.floats(0.0, 0.6),
-    drift=st.floats(0.01, 0.9),
-    look=st.floats(0.02, 0.3),
-    back=st.floats(0.02, 0.3),
+    numbers=st.tuples(st.floats(0.0, 0.6), st.floats(0.01, 0.9), st.floats(0.0, 1.0)),
+    looks=st.tuples(st.floats(0.02, 0.3), st.floats(0.02, 0.3)),
     reach=st.floats(0.0, 20.0),
     gamma=st.floats(-20.0, 0.0),
+    counts=st.sampled_from([(1, 0), (3, 2), (3, 1), (12, 3)]),
     shift=st.booleans(),
 )
-def test_spread(seed, doubt, least, drift, look, back, reach, gamma, shift):
+def test_spread(seed, doubt, numbers, looks, reach, gamma, counts, shift):
     case = Case(seed, sharpness=1.0)
     case.before = int(shift)
-    given = {"doubt": doubt, "least": least, "drift": drift, "look": look}
-    rule = dc.Spread(**given, look_back=back, reach=reach, gamma=gamma)
+    given = dict(zip(("least", "drift", "nearly", "look", "look_back"), (*numbers, *looks), strict=True))
+    rule = dc.Spread(doubt=doubt, **given, reach=reach, gamma=gamma, nearest=counts[0], known=counts[1])
     rng = np.random.default_rng(seed)
     log_p = log_softmax(case.logits[0])
     token = np.where(rng.random(WIDTH) < 0.7, log_p[:, :-1].argmax(axis=-1), -1).astype(np.int32)
-    said = as_said(token[None], rng.random((1, WIDTH)).astype(np.float32))
+    said = as_said(token[None], rng.random((1, WIDTH)).astype(np.float32), rng.integers(0, 2, (1, WIDTH)))
     taken, now, standing = case.ask(rule, said)
     np.testing.assert_array_equal(taken, twin(rule, case, said))
     if case.candidates.any():
-        assert taken.any(), "what is sure, or the first, or what is surer than the first"
+        assert taken.any(), "what is sure, or the lead, or what is surer than the lead"
     np.testing.assert_array_equal(np.asarray(now.token)[0] == token, ~case.candidates | (token >= 0))
     conflicts = np.asarray(standing.conflicts)[0]
     np.testing.assert_array_equal(conflicts, conflicts.T)
 
 
-def test_spread_by_hand():
-    """0 is first, 1 too close to it, 3 looks back at 1, 5 stands apart, 6 is sure."""
-    weights = np.zeros((7, CANVAS))
+def asked(
+    values: tuple[float, ...], weights: np.ndarray, calm: int, rule: dc.Spread, **given: Any
+) -> list[int]:
+    """What a rule takes of a block by hand that said the same before, for so many passes."""
+    case = by_hand(weights, *values)
+    for position in given.get("known", ()):
+        case.candidates = case.candidates & (np.arange(WIDTH) != position)
+    token = np.asarray(case.ask(rule, rule.init(1, WIDTH))[1].token)
+    confidence = np.zeros((1, WIDTH), np.float32)
+    confidence[0, : len(values)] = np.asarray(values) - given.get("moved", 0.0)
+    return np.flatnonzero(case.ask(rule, as_said(token, confidence, calm))[0]).tolist()
+
+
+def test_what_goes_ahead_by_hand():
+    """0 leads, 1 is too close to it, 3 looks back at 1, 5 stands apart, 7 is sure."""
+    values, weights = (0.5, 0.4, 0.3, 0.4, 0.25, 0.4, 0.3, 0.99), np.zeros((8, CANVAS))
     weights[3, START + 1] = 0.2
-    case, rule = by_hand(weights, 0.5, 0.4, 0.3, 0.4, 0.25, 0.4, 0.99), dc.Spread(reach=4.0)
-    token = np.zeros((1, WIDTH), np.int32)
-    token[:, :7] = case.ask(rule, rule.init(1, WIDTH))[1].token[:, :7]
-    said = as_said(token, np.asarray([[0.5, 0.4, 0.3, 0.4, 0.25, 0.4, 0.99, *[0] * (WIDTH - 7)]], np.float32))
-
-    def taken(rule: dc.Spread, said: Said = said) -> list[int]:
-        return np.flatnonzero(case.ask(rule, said)[0]).tolist()
-
-    assert taken(rule, rule.init(1, WIDTH)) == [0, 6], "nothing is settled on the first pass"
-    assert taken(rule) == [0, 5, 6]
-    assert taken(dc.Spread(reach=4.0, gamma=0.0)) == [0, 1, 2, 4, 5, 6], (
-        "nobody wants another's token: all go"
+    rule = dc.Spread(reach=4.0, known=0)
+    assert asked(values, weights, -9, rule, moved=0.5) == [0, 7], "nothing is settled on the first pass"
+    assert asked(values, weights, 0, rule) == [0, 5, 7]
+    assert asked(values, weights, 0, dc.Spread(reach=4.0, known=0, gamma=0.0)) == [0, 1, 2, 4, 5, 7], (
+        "nobody wants another's token: all go, but for 3, which waits, and 6, with what is sure behind it"
     )
-    assert taken(dc.Spread(reach=4.0, gamma=0.0, look_back=0.3)) == [0, 1, 2, 4, 5, 6], "3 and 1 look"
-    assert taken(dc.Spread(reach=4.0, gamma=0.0, look_back=0.3, look=0.3)) == [0, 1, 2, 3, 4, 5, 6]
-    assert taken(dc.Spread(reach=4.0, least=0.45)) == [0, 6]
-    moved = as_said(token, np.asarray(said.confidence) - np.float32(0.1))
-    assert taken(rule, moved) == [0, 6], "what has moved waits"
-    assert taken(dc.Spread(reach=4.0, drift=0.2), moved) == [0, 5, 6]
+    apart = dc.Spread(reach=4.0, known=0, gamma=0.0, look_back=0.3, look=0.3)
+    assert asked(values, weights, 0, apart) == [0, 1, 2, 3, 4, 5, 7]
+    assert asked(values, weights, 0, dc.Spread(reach=4.0, known=0, least=0.45)) == [0, 7]
+    assert asked(values, weights, 0, rule, moved=0.1) == [0, 7], "what has moved waits"
+    assert asked(values, weights, 0, dc.Spread(reach=4.0, known=0, drift=0.2), moved=0.1) == [0, 5, 7]
+    assert asked(values, weights, 0, dc.Spread(reach=4.0)) == [0, 7], "nothing is known around 5"
+    assert asked(values, weights, 0, dc.Spread(reach=4.0), known=(4, 3)) == [0, 5, 7]
+
+
+def test_what_leads_by_hand():
+    """The surest beginning of a gap, if nothing sure that it has not seen goes before it."""
+    weights, rule = np.zeros((8, CANVAS)), dc.Spread(reach=100.0)
+    values = (0.3, 0.9, 0.3, 0.3, 0.5, 0.3, 0.3, 0.3)
+    assert asked(values, weights, -9, rule, moved=0.5) == [0], "1 is surer, but begins no gap"
+    assert asked(values, weights, -9, rule, moved=0.5, known=(3,)) == [4], "behind 3, which is known"
+    assert asked(values, weights, -9, dc.Spread(reach=100.0, nearest=4), moved=0.5, known=(3,)) == [0]
+    behind, tail = (0.3, 0.99, *[0.3] * 6), (0.3, *[0.997] * 7)
+    assert asked(behind, weights, 9, rule) == [1], "0 leads, and 1 may tell it more"
+    assert asked(tail, weights, 9, rule) == [0, 1, 2, 3, 4, 5, 6, 7], "a tail tells it nothing"
+    told = (0.3, 0.9, 0.3, 0.99, 0.3, 0.7, 0.3, 0.3)
+    first = dc.Spread(reach=100.0, nearest=3)
+    assert asked(told, weights, -9, first, moved=0.5) == [0, 3], "what is sure behind it tells it nothing"
+    sure = (0.99, 0.9, 0.3, 0.5, 0.3, 0.3, 0.3, 0.3)
+    assert asked(sure, weights, -9, rule, moved=0.5, known=(1, 2)) == [0], "3 leads, and waits: 0 is news"
+    assert asked(sure, weights, 0, rule, known=(1, 2)) == [0, 3], "it has heard that before"
+    nearly = (0.99, 0.5, 0.3, 0.7, 0.3, 0.3, 0.3, 0.3)
+    assert asked(nearly, weights, 0, rule, known=(1, 2)) == [0], "nearly sure: it may be in the making"
+    assert asked(nearly, weights, 1, rule, known=(1, 2)) == [0, 3], "two passes long"
 
 
 @pytest.mark.parametrize("predicts_next", [False, True])
@@ -140,6 +180,7 @@ def test_a_row_decodes_as_it_does_alone(family, cache):
     config = dc.recipe(
         "spread",
         least=0.0,
+        known=0,
         drift=0.5,
         look=0.2,
         look_back=0.5,

@@ -19,6 +19,7 @@ class Said(NamedTuple):
 
     token: jax.Array  # [B, G] int32: its most likely token; -1 before there was such a pass
     confidence: jax.Array  # [B, G] float32
+    calm: jax.Array  # [B, G] int32: passes in a row, up to that one, on which it said what it had said before
 
 
 class Standing(NamedTuple):
@@ -35,29 +36,46 @@ class Spread(Select):
 
     Sure are the surest ones whose doubts 1 - c sum up to at most `doubt`. In a text with many right
     continuations most positions never get there by waiting: their doubt is a choice, and somebody has to
-    make it. What makes a choice wrong is another one, made on the same pass, that it depends on. So of the
-    others those are taken, greedily by confidence, of which no two are in conflict, that is where
+    make it. What makes a choice wrong is another one, made on the same pass, that it depends on, and a
+    choice that is none: a token that the model is still working out. So of the others go
+
+    - one lead: of the positions with which a gap between known tokens begins, the most confident one among
+      the first `nearest`. It waits only where something sure is committed before it on this very pass,
+      and it is not settled: what it says may be about to change;
+    - ahead of it what is settled, has a confidence of `least`, stands in known surroundings (`known` of the
+      two positions on either side), and looks at no open position before it with more than `look_back`:
+      what it depends on comes first.
+
+    Settled is what says the same as on the last pass, its confidence moved by less than `drift`; from a
+    confidence of `nearly` on it is likely to be worked out still, and must have stayed for two passes.
+
+    Neither goes where the token right behind it gets sure on this pass, by itself: that may tell it more.
+    Of the others those are taken, greedily by confidence, of which no two are in conflict, nor but for the
+    lead with what is sure; that is where
 
     - they look at each other with a weight above `look`; or
     - they want each other's tokens, D_ij = log p_i(y_j) + log p_j(y_i) > gamma (CAP-Decoding's conflict),
       and are closer than `reach` positions for each nat that the surer one doubts.
 
-    The first open position of all may go whatever it says. Another one must be settled: say what it said on
-    the last pass with a confidence moved by less than `drift`, not below `least`; and look at no open
-    position before it with more than `look_back`: what it depends on comes first.
-
     It wants a window that slides, as the recipe `spread` has it, so that there is always something ahead.
     """
 
     exact = True
-    doubt: Number = setting(default=0.02, low=0, doc="sum of doubts that what is sure may have")
-    least: Number = setting(default=0.2, low=0, high=1, doc="least confidence of what is settled")
-    drift: Number = setting(default=0.05, low=0, doc="what is settled has moved less since the last pass")
+    doubt: Number = setting(default=0.03, low=0, doc="sum of doubts that what is sure may have")
+    nearest: int = setting(default=8, low=1, doc="positions, from the first unsure one, that may lead")
+    least: Number = setting(default=0.2, low=0, high=1, doc="least confidence ahead of the lead")
+    known: int = setting(
+        default=2, low=0, high=4, doc="known ones of the two positions on either side, ahead of the lead"
+    )
+    drift: Number = setting(default=0.08, low=0, doc="what is settled has moved less since the last pass")
+    nearly: Number = setting(
+        default=0.6, low=0, high=1, doc="confidence from which on two calm passes make it settled, not one"
+    )
     look: Number = setting(default=0.05, low=0, high=1, doc="attention between two that is a conflict")
     look_back: Number = setting(
         default=0.1, low=0, high=1, doc="attention to an open position before it that makes one wait"
     )
-    reach: Number = setting(default=16.0, low=0, doc="positions that a nat of doubt reaches")
+    reach: Number = setting(default=20.0, low=0, doc="positions that a nat of doubt reaches")
     gamma: Number = setting(default=-16.0, doc="two positions conflict where their score is above")
     layers: int = setting(default=4, low=1, doc="last layers whose attention is averaged")
 
@@ -69,32 +87,38 @@ class Spread(Select):
     def init(self, batch: int, gen_length: int) -> Said:
         """Nothing said yet."""
         shape = (batch, gen_length)
-        return Said(jnp.full(shape, -1, jnp.int32), jnp.zeros(shape, jnp.float32))
+        nothing = jnp.zeros(shape, jnp.int32)
+        return Said(nothing - 1, jnp.zeros(shape, jnp.float32), nothing)
 
     def __call__(
         self, prediction: Prediction, candidates: jax.Array, start: jax.Array, memory: Said
     ) -> tuple[jax.Array, Said, Standing]:
         """Takes what is sure, and of what is ready the greedy set without a conflict."""
         log_c = prediction.log_confidence
-        now = Said(prediction.token, jnp.exp(log_c))
-        before = numerics.window(memory, start, log_c.shape[-1])
+        now = self._hear(prediction, numerics.window(memory, start, log_c.shape[-1]))
         sure = candidates & (self._doubts(log_c, candidates) <= self.doubt)
+        unsure = candidates & ~sure
+        settled = now.calm >= jnp.where(now.confidence >= self.nearly, 2, 1)
 
+        lead = self._lead(log_c, unsure)
         looks = self._looks(prediction, candidates)
-        index = jnp.arange(log_c.shape[-1], dtype=jnp.int32)[None]
-        ahead = index[:, :, None] > index[:, None, :]
-        waits = jnp.any(ahead & (looks > self.look_back), axis=-1)
-        moved = jnp.abs(now.confidence - before.confidence)
-        settled = (now.token == before.token) & (moved < self.drift) & (now.confidence >= self.least)
-        first = index == numerics.first(candidates)[:, None]
-        ready = candidates & ~sure & (first | (settled & ~waits))
+        ahead = settled & (now.confidence >= self.least) & ~self._waits(looks)
+        ahead &= self._known_around(prediction, candidates) >= self.known
+        told_before = jnp.cumsum(sure, axis=-1, dtype=jnp.int32) > 0
+        ready = unsure & jnp.where(lead, settled | ~told_before, ahead) & ~_told_behind(sure)
 
         conflicts = self._conflicts(prediction, looks)
-        ready &= first | ~jnp.any(conflicts & sure[:, None, :], axis=-1)
+        ready &= lead | ~jnp.any(conflicts & sure[:, None, :], axis=-1)
         conflicts &= ready[:, :, None] & ready[:, None, :]
         taken = sure | greedy_independent_set(conflicts, log_c, ready)
         memory = write_block(memory, now, start, candidates)
         return taken, memory, Standing(sure, ready, conflicts)
+
+    def _hear(self, prediction: Prediction, before: Said) -> Said:
+        """What the block says now, and for how long it has."""
+        confidence = jnp.exp(prediction.log_confidence)
+        same = (prediction.token == before.token) & (jnp.abs(confidence - before.confidence) < self.drift)
+        return Said(prediction.token, confidence, jnp.where(same, before.calm + 1, 0))
 
     def _doubts(self, log_c: jax.Array, candidates: jax.Array) -> jax.Array:
         """[B, L]: the sum of 1 - c over a candidate and all that are surer."""
@@ -102,11 +126,33 @@ class Spread(Select):
         doubts = jnp.where(upto & candidates[:, None, :], -jnp.expm1(log_c)[:, None, :], 0.0)
         return jnp.sum(doubts, axis=-1)
 
+    def _lead(self, log_c: jax.Array, unsure: jax.Array) -> jax.Array:
+        """[B, L] bool: the most confident beginning of a gap among the nearest positions."""
+        index = jnp.arange(log_c.shape[-1], dtype=jnp.int32)[None]
+        begins = unsure & ~jnp.pad(unsure, ((0, 0), (1, 0)))[:, :-1]
+        begins &= index - numerics.first(unsure)[:, None] < self.nearest
+        return begins & (index == numerics.argmax(jnp.where(begins, log_c, -jnp.inf))[:, None])
+
+    def _known_around(self, prediction: Prediction, candidates: jax.Array) -> jax.Array:
+        """[B, L] int32: the known ones of the two positions on either side; what is before the block is."""
+        assert prediction.attention is not None
+        known = prediction.attention.inside & ~candidates
+        before, behind = jnp.ones_like(known[:, :2]), jnp.zeros_like(known[:, :2])
+        known, width = jnp.concatenate([before, known, behind], axis=-1), candidates.shape[-1]
+        around = jnp.stack([known[:, at : at + width] for at in (0, 1, 3, 4)])
+        return jnp.sum(around, axis=0, dtype=jnp.int32)
+
     def _looks(self, prediction: Prediction, candidates: jax.Array) -> jax.Array:
         """[B, i, j]: how much what predicts i looks at what predicts an open j other than i."""
         assert prediction.attention is not None
         itself = jnp.eye(candidates.shape[-1], dtype=bool)[None]
         return jnp.where(itself | ~candidates[:, None, :], 0.0, prediction.attention.between)
+
+    def _waits(self, looks: jax.Array) -> jax.Array:
+        """[B, L] bool: it looks at something open before it."""
+        index = jnp.arange(looks.shape[-1], dtype=jnp.int32)
+        before = (index[:, None] > index[None, :])[None]
+        return jnp.any(before & (looks > self.look_back), axis=-1)
 
     def _conflicts(self, prediction: Prediction, looks: jax.Array) -> jax.Array:
         """[B, L, L]: which two are not to be taken together unless both are sure."""
@@ -119,3 +165,9 @@ class Spread(Select):
         looking = jnp.maximum(looks, jnp.swapaxes(looks, 1, 2)) > self.look
         itself = jnp.eye(surprise.shape[-1], dtype=bool)[None]
         return (looking | (near & (score > self.gamma))) & ~itself
+
+
+def _told_behind(sure: jax.Array) -> jax.Array:
+    """[B, L] bool: the next position is sure and the one behind that is not: no tail of end-of-text."""
+    after = jnp.pad(sure, ((0, 0), (0, 2)))
+    return after[:, 1:-1] & ~after[:, 2:]
