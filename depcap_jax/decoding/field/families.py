@@ -64,7 +64,7 @@ SELECTS: Mapping[str, Family] = {
     "dapd": Family(DAPD, "tau_max", (0.02, 0.05, 0.1)),
     "dawn": Family(DAWN, "tau_low", (0.85, 0.75, 0.6)),
     "saber": Family(Saber),
-    "spread": Family(Spread, "look_back", (0.03, 0.1, 0.3)),
+    "spread": Family(Spread, "least", (1.0, 0.5, 0.2)),
     "schedule": Family(Schedule, "steps", (128, 64, 32)),
     "dream-schedule": Family(DreamSchedule, "steps", (128, 64, 32)),
 }
