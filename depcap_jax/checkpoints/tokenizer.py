@@ -69,7 +69,7 @@ def load_tokenizer(folder: Path, special: Collection[int] = ()) -> PreTrainedTok
             for index, added in tokenizer.added_tokens_decoder.items()
             if index in special and not added.special
         ]
-        tokenizer.add_tokens(plain, special_tokens=True)  # pyright: ignore[reportArgumentType]
+        tokenizer.add_tokens(plain, special_tokens=True)
         return tokenizer
     except Exception as error:  # the Rust tokenizers raise a bare Exception
         reason = first_line(error)

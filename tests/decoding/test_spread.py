@@ -103,24 +103,27 @@ def test_spread(seed, doubt, numbers, looks, reach, gamma, counts, shift):
 
 
 def asked(
-    values: tuple[float, ...], weights: np.ndarray, calm: int, rule: dc.Spread, **given: Any
+    values: tuple[float, ...], weights: np.ndarray, calm: int | None, rule: dc.Spread, **given: Any
 ) -> list[int]:
-    """What a rule takes of a block by hand that said the same before, for so many passes."""
+    """What a rule takes of a block by hand that said the same for `calm` passes and one; None: no pass yet."""
     case = by_hand(weights, *values)
     for position in given.get("known", ()):
         case.candidates = case.candidates & (np.arange(WIDTH) != position)
-    token = np.asarray(case.ask(rule, rule.init(1, WIDTH))[1].token)
+    nothing = rule.init(1, WIDTH)
+    if calm is None:
+        return np.flatnonzero(case.ask(rule, nothing)[0]).tolist()
+    token = np.asarray(case.ask(rule, nothing)[1].token)
     confidence = np.zeros((1, WIDTH), np.float32)
     confidence[0, : len(values)] = np.asarray(values) - given.get("moved", 0.0)
     return np.flatnonzero(case.ask(rule, as_said(token, confidence, calm))[0]).tolist()
 
 
-def test_what_goes_ahead_by_hand():
+def test_what_goes_beside_the_lead_by_hand():
     """0 leads, 1 is too close to it, 3 looks back at 1, 5 stands apart, 7 is sure."""
     values, weights = (0.5, 0.4, 0.3, 0.4, 0.25, 0.4, 0.3, 0.99), np.zeros((8, CANVAS))
     weights[3, START + 1] = 0.2
     rule = dc.Spread(reach=4.0, known=0)
-    assert asked(values, weights, -9, rule, moved=0.5) == [0, 7], "nothing is settled on the first pass"
+    assert asked(values, weights, None, rule) == [0, 7], "nothing is settled on the first pass"
     assert asked(values, weights, 0, rule) == [0, 5, 7]
     assert asked(values, weights, 0, dc.Spread(reach=4.0, known=0, gamma=0.0)) == [0, 1, 2, 4, 5, 7], (
         "nobody wants another's token: all go, but for 3, which waits, and 6, with what is sure behind it"
@@ -138,17 +141,17 @@ def test_what_leads_by_hand():
     """The surest beginning of a gap, if nothing sure that it has not seen goes before it."""
     weights, rule = np.zeros((8, CANVAS)), dc.Spread(reach=100.0)
     values = (0.3, 0.9, 0.3, 0.3, 0.5, 0.3, 0.3, 0.3)
-    assert asked(values, weights, -9, rule, moved=0.5) == [0], "1 is surer, but begins no gap"
-    assert asked(values, weights, -9, rule, moved=0.5, known=(3,)) == [4], "behind 3, which is known"
-    assert asked(values, weights, -9, dc.Spread(reach=100.0, nearest=4), moved=0.5, known=(3,)) == [0]
+    assert asked(values, weights, None, rule) == [0], "1 is surer, but begins no gap"
+    assert asked(values, weights, None, rule, known=(3,)) == [4], "behind 3, which is known"
+    assert asked(values, weights, None, dc.Spread(reach=100.0, nearest=4), known=(3,)) == [0]
     behind, tail = (0.3, 0.99, *[0.3] * 6), (0.3, *[0.997] * 7)
     assert asked(behind, weights, 9, rule) == [1], "0 leads, and 1 may tell it more"
     assert asked(tail, weights, 9, rule) == [0, 1, 2, 3, 4, 5, 6, 7], "a tail tells it nothing"
     told = (0.3, 0.9, 0.3, 0.99, 0.3, 0.7, 0.3, 0.3)
     first = dc.Spread(reach=100.0, nearest=3)
-    assert asked(told, weights, -9, first, moved=0.5) == [0, 3], "what is sure behind it tells it nothing"
+    assert asked(told, weights, None, first) == [0, 3], "what is sure behind it tells it nothing"
     sure = (0.99, 0.9, 0.3, 0.5, 0.3, 0.3, 0.3, 0.3)
-    assert asked(sure, weights, -9, rule, moved=0.5, known=(1, 2)) == [0], "3 leads, and waits: 0 is news"
+    assert asked(sure, weights, None, rule, known=(1, 2)) == [0], "3 leads, and waits: 0 is news"
     assert asked(sure, weights, 0, rule, known=(1, 2)) == [0, 3], "it has heard that before"
     nearly = (0.99, 0.5, 0.3, 0.7, 0.3, 0.3, 0.3, 0.3)
     assert asked(nearly, weights, 0, rule, known=(1, 2)) == [0], "nearly sure: it may be in the making"

@@ -30,5 +30,5 @@ def run(arguments: argparse.Namespace) -> None:
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     for action in itertools.chain(*(command._actions for command in commands.choices.values())):
         if action.metavar in _PATHS:
-            action.complete = getattr(shtab, _PATHS[action.metavar])  # type: ignore[attr-defined]  # shtab's way
+            action.complete = getattr(shtab, _PATHS[action.metavar])  # shtab's way
     print(shtab.complete(parser, arguments.shell))

@@ -93,6 +93,11 @@ def first(flags: jax.Array) -> jax.Array:
     return jnp.min(jnp.where(flags, ids, flags.shape[-1]), axis=-1)
 
 
+def beginnings(flags: jax.Array) -> jax.Array:
+    """Those of the flags [B, L] with which a run of them begins."""
+    return flags & ~jnp.pad(flags, ((0, 0), (1, 0)))[:, :-1]
+
+
 def if_any(flags: jax.Array, compute: Callable[[], _Tree]) -> _Tree:
     """What `compute` returns if any of the `flags` is set, else zeros in its place."""
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute))

@@ -57,7 +57,7 @@ class CLAD(_Attending):
         looks = prediction.attention.within
         relation = _off_diagonal(jnp.maximum(looks, jnp.swapaxes(looks, 1, 2)))
         sure = candidates & (prediction.log_confidence >= jnp.log(self.threshold))
-        begins = sure & ~jnp.pad(sure, ((0, 0), (1, 0)))[:, :-1]
+        begins = numerics.beginnings(sure)
         cluster = jnp.where(sure, jnp.cumsum(begins, axis=-1, dtype=jnp.int32) - 1, -1)
         index = jnp.arange((sure.shape[-1] + 1) // 2, dtype=jnp.int32)[None]  # no more fit into a block
         member = cluster[:, None, :] == index[:, :, None]

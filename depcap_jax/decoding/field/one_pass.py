@@ -60,7 +60,7 @@ class Hierarchy(Select):
     ) -> tuple[jax.Array, None, None]:
         """Takes the best of each run, ties by position, and all above the threshold."""
         log_c = prediction.log_confidence
-        begins = candidates & ~jnp.pad(candidates, ((0, 0), (1, 0)))[:, :-1]
+        begins = numerics.beginnings(candidates)
         run = jnp.cumsum(begins, axis=-1, dtype=jnp.int32)
         rivals = candidates[:, None, :] & (run[:, :, None] == run[:, None, :])
         best_of_run = ~jnp.any(rivals & precedes(log_c), axis=-1)
@@ -83,7 +83,7 @@ class FrechetProfile(Select):
     ) -> tuple[jax.Array, None, None]:
         """Takes the ranks up to the first that fails: the gain falls with n."""
         doubt = -jnp.expm1(prediction.log_confidence)  # 1 - c, without a difference
-        upto = _ranked_upto(prediction.log_confidence, candidates)
+        upto = ranked_upto(prediction.log_confidence, candidates)
         bound = jnp.maximum(1.0 - jnp.sum(jnp.where(upto, doubt[:, None, :], 0.0), axis=-1), 0.0)
         return candidates & (bound - doubt > self.delta), None, None
 
@@ -111,7 +111,7 @@ class EntropyBound(Select):
     ) -> tuple[jax.Array, None, None]:
         """Takes rank 1 always; the bound never falls along the ranks."""
         assert prediction.entropy is not None
-        upto = _ranked_upto(self.order(prediction), candidates)
+        upto = ranked_upto(self.order(prediction), candidates)
         entropies = jnp.where(upto, prediction.entropy[:, None, :], 0.0)
         return candidates & (_sum_but_the_largest(entropies) <= self.gamma), None, None
 
@@ -123,7 +123,7 @@ def _sum_but_the_largest(x: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(largest, 0.0, x), axis=-1)
 
 
-def _ranked_upto(score: jax.Array, candidates: jax.Array) -> jax.Array:
+def ranked_upto(score: jax.Array, candidates: jax.Array) -> jax.Array:
     """[B, i, j]: candidate j is i, or comes before it by score."""
     itself = jnp.eye(score.shape[-1], dtype=bool)[None]
     return (precedes(score) | itself) & candidates[:, None, :]

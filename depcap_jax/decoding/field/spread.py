@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from depcap_jax.decoding.compute import numerics
 from depcap_jax.decoding.compute.prediction import Prediction, Reads
+from depcap_jax.decoding.field.one_pass import ranked_upto
 from depcap_jax.decoding.field.remembering import write_block
 from depcap_jax.decoding.policy import Number, policy, setting
-from depcap_jax.decoding.select import Select, greedy_independent_set, precedes
+from depcap_jax.decoding.select import Select, greedy_independent_set
 
 
 class Said(NamedTuple):
@@ -42,7 +43,7 @@ class Spread(Select):
     - one lead: of the positions with which a gap between known tokens begins, the most confident one among
       the first `nearest`. It waits only where something sure is committed before it on this very pass,
       and it is not settled: what it says may be about to change;
-    - ahead of it what is settled, has a confidence of `least`, stands in known surroundings (`known` of the
+    - beside it what is settled, has a confidence of `least`, stands in known surroundings (`known` of the
       two positions on either side), and looks at no open position before it with more than `look_back`:
       what it depends on comes first.
 
@@ -63,9 +64,12 @@ class Spread(Select):
     exact = True
     doubt: Number = setting(default=0.03, low=0, doc="sum of doubts that what is sure may have")
     nearest: int = setting(default=8, low=1, doc="positions, from the first unsure one, that may lead")
-    least: Number = setting(default=0.2, low=0, high=1, doc="least confidence ahead of the lead")
+    least: Number = setting(default=0.2, low=0, high=1, doc="least confidence of what goes beside the lead")
     known: int = setting(
-        default=2, low=0, high=4, doc="known ones of the two positions on either side, ahead of the lead"
+        default=2,
+        low=0,
+        high=4,
+        doc="known ones of the two positions on either side of what goes beside the lead",
     )
     drift: Number = setting(default=0.08, low=0, doc="what is settled has moved less since the last pass")
     nearly: Number = setting(
@@ -102,10 +106,10 @@ class Spread(Select):
 
         lead = self._lead(log_c, unsure)
         looks = self._looks(prediction, candidates)
-        ahead = settled & (now.confidence >= self.least) & ~self._waits(looks)
-        ahead &= self._known_around(prediction, candidates) >= self.known
+        others = settled & (now.confidence >= self.least) & ~self._waits(looks)
+        others &= self._known_around(prediction, candidates) >= self.known
         told_before = jnp.cumsum(sure, axis=-1, dtype=jnp.int32) > 0
-        ready = unsure & jnp.where(lead, settled | ~told_before, ahead) & ~_told_behind(sure)
+        ready = unsure & jnp.where(lead, settled | ~told_before, others) & ~_told_behind(sure)
 
         conflicts = self._conflicts(prediction, looks)
         ready &= lead | ~jnp.any(conflicts & sure[:, None, :], axis=-1)
@@ -122,14 +126,13 @@ class Spread(Select):
 
     def _doubts(self, log_c: jax.Array, candidates: jax.Array) -> jax.Array:
         """[B, L]: the sum of 1 - c over a candidate and all that are surer."""
-        upto = precedes(log_c) | jnp.eye(log_c.shape[-1], dtype=bool)[None]
-        doubts = jnp.where(upto & candidates[:, None, :], -jnp.expm1(log_c)[:, None, :], 0.0)
-        return jnp.sum(doubts, axis=-1)
+        upto = ranked_upto(log_c, candidates)
+        return jnp.sum(jnp.where(upto, -jnp.expm1(log_c)[:, None, :], 0.0), axis=-1)
 
     def _lead(self, log_c: jax.Array, unsure: jax.Array) -> jax.Array:
         """[B, L] bool: the most confident beginning of a gap among the nearest positions."""
         index = jnp.arange(log_c.shape[-1], dtype=jnp.int32)[None]
-        begins = unsure & ~jnp.pad(unsure, ((0, 0), (1, 0)))[:, :-1]
+        begins = numerics.beginnings(unsure)
         begins &= index - numerics.first(unsure)[:, None] < self.nearest
         return begins & (index == numerics.argmax(jnp.where(begins, log_c, -jnp.inf))[:, None])
 
