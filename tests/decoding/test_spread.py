@@ -105,7 +105,7 @@ def test_spread(seed, doubt, numbers, looks, reach, gamma, counts, shift):
 def asked(
     values: tuple[float, ...], weights: np.ndarray, calm: int | None, rule: dc.Spread, **given: Any
 ) -> list[int]:
-    """What a rule takes of a block by hand that said the same for `calm` passes and one; None: no pass yet."""
+    """What a rule takes of a block by hand that said the same `calm` + 1 times; None: no pass yet."""
     case = by_hand(weights, *values)
     for position in given.get("known", ()):
         case.candidates = case.candidates & (np.arange(WIDTH) != position)
