@@ -39,11 +39,14 @@ def twin(rule: dc.Spread, case: Case, before: Said) -> np.ndarray:
         wanted = log_p[i, token[j]] + log_p[j, token[i]] > float(rule.gamma)
         return (near and wanted) or max(look(i, j), look(j, i)) > float(rule.look)
 
-    def settled(i: int) -> bool:
+    def calm(i: int) -> int:
         same = token[i] == int(before.token[0, i])
-        if not same or not abs(c[i] - float(before.confidence[0, i])) < float(rule.drift):
-            return False
-        return int(before.calm[0, i]) + 1 >= (2 if c[i] >= float(rule.nearly) else 1)
+        still = abs(c[i] - float(before.confidence[0, i])) < float(rule.drift)
+        return int(before.calm[0, i]) + 1 if same and still else 0
+
+    def choice(i: int) -> bool:
+        rival = max(np.exp(log_p[i, v]) for v in range(log_p.shape[1]) if v != token[i])
+        return rival / (1 - c[i]) <= float(rule.rival) or calm(i) >= rule.calm
 
     ranked, sure, doubt = sorted(candidates, key=lambda i: (-c[i], i)), [], 0.0
     for i in ranked:
@@ -59,9 +62,11 @@ def twin(rule: dc.Spread, case: Case, before: Said) -> np.ndarray:
         known = [j for j in (i - 2, i - 1, i + 1, i + 2) if j < case.size and j not in candidates]
         waits = any(look(i, j) > float(rule.look_back) for j in candidates if j < i)
         if i == lead:
-            goes = settled(i) or not any(j < i for j in sure)
+            goes = (choice(i) and calm(i) > 0) or not any(j < i for j in sure)
         else:
-            goes = settled(i) and c[i] >= float(rule.least) and not waits and len(known) >= rule.known
+            entropy = -np.sum(np.exp(log_p[i]) * log_p[i])
+            goes = choice(i) and c[i] >= float(rule.least) and entropy <= float(rule.entropy)
+            goes = goes and not waits and len(known) >= rule.known
             goes = goes and not any(conflict(i, j) for j in sure)
         told_behind = i + 1 in sure and i + 2 not in sure
         if goes and not told_behind:
@@ -77,18 +82,19 @@ def twin(rule: dc.Spread, case: Case, before: Said) -> np.ndarray:
 @given(
     seed=seeds,
     doubt=st.floats(0.0, 1.5),
-    numbers=st.tuples(st.floats(0.0, 0.6), st.floats(0.01, 0.9), st.floats(0.0, 1.0)),
+    numbers=st.tuples(st.floats(0.0, 0.6), st.floats(0.01, 0.9), st.floats(0.2, 1.0), st.floats(0.3, 3.0)),
     looks=st.tuples(st.floats(0.02, 0.3), st.floats(0.02, 0.3)),
     reach=st.floats(0.0, 20.0),
     gamma=st.floats(-20.0, 0.0),
-    counts=st.sampled_from([(1, 0), (3, 2), (3, 1), (12, 3)]),
+    counts=st.sampled_from([(1, 0, 3), (3, 2, 1), (3, 1, 2), (12, 3, 2), (8, 0, 1)]),
     shift=st.booleans(),
 )
 def test_spread(seed, doubt, numbers, looks, reach, gamma, counts, shift):
     case = Case(seed, sharpness=1.0)
     case.before = int(shift)
-    given = dict(zip(("least", "drift", "nearly", "look", "look_back"), (*numbers, *looks), strict=True))
-    rule = dc.Spread(doubt=doubt, **given, reach=reach, gamma=gamma, nearest=counts[0], known=counts[1])
+    names = ("least", "drift", "rival", "entropy", "look", "look_back", "nearest", "known", "calm")
+    given = dict(zip(names, (*numbers, *looks, *counts), strict=True))
+    rule = dc.Spread(doubt=doubt, **given, reach=reach, gamma=gamma)
     rng = np.random.default_rng(seed)
     log_p = log_softmax(case.logits[0])
     token = np.where(rng.random(WIDTH) < 0.7, log_p[:, :-1].argmax(axis=-1), -1).astype(np.int32)
@@ -107,6 +113,10 @@ def asked(
 ) -> list[int]:
     """What a rule takes of a block by hand that said the same `calm` + 1 times; None: no pass yet."""
     case = by_hand(weights, *values)
+    for position, rival in given.get("rivals", {}).items():
+        rest = (1 - values[position] - rival) / 29
+        case.logits[0, position, :31] = np.log(rest)
+        case.logits[0, position, [position % 31, 30]] = np.log([values[position], rival])
     for position in given.get("known", ()):
         case.candidates = case.candidates & (np.arange(WIDTH) != position)
     nothing = rule.init(1, WIDTH)
@@ -122,40 +132,53 @@ def test_what_goes_beside_the_lead_by_hand():
     """0 leads, 1 is too close to it, 3 looks back at 1, 5 stands apart, 7 is sure."""
     values, weights = (0.5, 0.4, 0.3, 0.4, 0.25, 0.4, 0.3, 0.99), np.zeros((8, CANVAS))
     weights[3, START + 1] = 0.2
-    rule = dc.Spread(reach=4.0, known=0)
-    assert asked(values, weights, None, rule) == [0, 7], "nothing is settled on the first pass"
-    assert asked(values, weights, 0, rule) == [0, 5, 7]
-    assert asked(values, weights, 0, dc.Spread(reach=4.0, known=0, gamma=0.0)) == [0, 1, 2, 4, 5, 7], (
+    rule = dc.Spread(reach=4.0, known=0, entropy=9.0)
+    assert asked(values, weights, None, rule) == [0, 5, 7], "many share their doubts: choices"
+    alone = dc.Spread(reach=4.0, known=0, entropy=9.0, gamma=0.0)
+    assert asked(values, weights, None, alone) == [0, 1, 2, 4, 5, 7], (
         "nobody wants another's token: all go, but for 3, which waits, and 6, with what is sure behind it"
     )
-    apart = dc.Spread(reach=4.0, known=0, gamma=0.0, look_back=0.3, look=0.3)
-    assert asked(values, weights, 0, apart) == [0, 1, 2, 3, 4, 5, 7]
-    assert asked(values, weights, 0, dc.Spread(reach=4.0, known=0, least=0.45)) == [0, 7]
-    assert asked(values, weights, 0, rule, moved=0.1) == [0, 7], "what has moved waits"
-    assert asked(values, weights, 0, dc.Spread(reach=4.0, known=0, drift=0.2), moved=0.1) == [0, 5, 7]
-    assert asked(values, weights, 0, dc.Spread(reach=4.0)) == [0, 7], "nothing is known around 5"
-    assert asked(values, weights, 0, dc.Spread(reach=4.0), known=(4, 3)) == [0, 5, 7]
+    apart = dc.Spread(reach=4.0, known=0, entropy=9.0, gamma=0.0, look_back=0.3, look=0.3)
+    assert asked(values, weights, None, apart) == [0, 1, 2, 3, 4, 5, 7]
+    assert asked(values, weights, None, dc.Spread(reach=4.0, known=0, entropy=9.0, least=0.45)) == [0, 7]
+    assert asked(values, weights, None, dc.Spread(reach=4.0, known=0)) == [0, 7], "5 has 2.7 nats"
+    assert asked(values, weights, None, dc.Spread(reach=4.0, known=0, entropy=2.8)) == [0, 5, 7]
+    assert asked(values, weights, None, dc.Spread(reach=4.0, entropy=9.0)) == [0, 7], "nothing known around 5"
+    assert asked(values, weights, None, dc.Spread(reach=4.0, entropy=9.0), known=(4, 3)) == [0, 5, 7]
+
+
+def test_one_rival_makes_it_no_choice_by_hand():
+    """5 stands apart. Where one token has most of what it doubts, it is in the making, and waits."""
+    values, weights = (0.5, 0.3, 0.3, 0.3, 0.3, 0.4, 0.3, 0.3), np.zeros((8, CANVAS))
+    rule = dc.Spread(reach=4.0, known=0, entropy=9.0, least=0.35)
+    assert asked(values, weights, None, rule) == [0, 5]
+    assert asked(values, weights, None, rule, rivals={5: 0.3}) == [0, 5], "half of the doubt, 0.6"
+    assert asked(values, weights, None, rule, rivals={5: 0.39}) == [0], "more than 0.6 of it"
+    assert asked(values, weights, 1, rule, rivals={5: 0.39}) == [0], "two calm passes"
+    assert asked(values, weights, 2, rule, rivals={5: 0.39}) == [0, 5], "three"
+    assert asked(values, weights, 2, rule, rivals={5: 0.39}, moved=0.1) == [0], "what has moved is not calm"
+    still = dc.Spread(reach=4.0, known=0, entropy=9.0, least=0.35, drift=0.2)
+    assert asked(values, weights, 2, still, rivals={5: 0.39}, moved=0.1) == [0, 5]
 
 
 def test_what_leads_by_hand():
     """The surest beginning of a gap, if nothing sure that it has not seen goes before it."""
-    weights, rule = np.zeros((8, CANVAS)), dc.Spread(reach=100.0)
+    weights, rule = np.zeros((8, CANVAS)), dc.Spread(least=1.0)
     values = (0.3, 0.9, 0.3, 0.3, 0.5, 0.3, 0.3, 0.3)
     assert asked(values, weights, None, rule) == [0], "1 is surer, but begins no gap"
     assert asked(values, weights, None, rule, known=(3,)) == [4], "behind 3, which is known"
-    assert asked(values, weights, None, dc.Spread(reach=100.0, nearest=4), known=(3,)) == [0]
-    behind, tail = (0.3, 0.99, *[0.3] * 6), (0.3, *[0.997] * 7)
+    assert asked(values, weights, None, dc.Spread(least=1.0, nearest=4), known=(3,)) == [0]
+    behind, tail = (0.3, 0.99, *[0.3] * 6), (0.3, *[0.998] * 7)
     assert asked(behind, weights, 9, rule) == [1], "0 leads, and 1 may tell it more"
     assert asked(tail, weights, 9, rule) == [0, 1, 2, 3, 4, 5, 6, 7], "a tail tells it nothing"
     told = (0.3, 0.9, 0.3, 0.99, 0.3, 0.7, 0.3, 0.3)
-    first = dc.Spread(reach=100.0, nearest=3)
+    first = dc.Spread(least=1.0, nearest=3)
     assert asked(told, weights, None, first) == [0, 3], "what is sure behind it tells it nothing"
     sure = (0.99, 0.9, 0.3, 0.5, 0.3, 0.3, 0.3, 0.3)
     assert asked(sure, weights, None, rule, known=(1, 2)) == [0], "3 leads, and waits: 0 is news"
     assert asked(sure, weights, 0, rule, known=(1, 2)) == [0, 3], "it has heard that before"
-    nearly = (0.99, 0.5, 0.3, 0.7, 0.3, 0.3, 0.3, 0.3)
-    assert asked(nearly, weights, 0, rule, known=(1, 2)) == [0], "nearly sure: it may be in the making"
-    assert asked(nearly, weights, 1, rule, known=(1, 2)) == [0, 3], "two passes long"
+    assert asked(sure, weights, 1, rule, known=(1, 2), rivals={3: 0.4}) == [0], "in the making"
+    assert asked(sure, weights, 2, rule, known=(1, 2), rivals={3: 0.4}) == [0, 3], "three calm passes"
 
 
 @pytest.mark.parametrize("predicts_next", [False, True])
@@ -184,7 +207,8 @@ def test_a_row_decodes_as_it_does_alone(family, cache):
         "spread",
         least=0.0,
         known=0,
-        drift=0.5,
+        entropy=9.0,
+        rival=1.0,
         look=0.2,
         look_back=0.5,
         reach=0.5,

@@ -37,18 +37,21 @@ class Spread(Select):
 
     Sure are the surest ones whose doubts 1 - c sum up to at most `doubt`. In a text with many right
     continuations most positions never get there by waiting: their doubt is a choice, and somebody has to
-    make it. What makes a choice wrong is another one, made on the same pass, that it depends on, and a
-    choice that is none: a token that the model is still working out. So of the others go
+    make it. But some doubt is none: a token that the model is still working out gets sure once it knows
+    more. What tells the two apart is who holds the doubt. Where one rival holds most of it, two results
+    stand against each other; where many tokens share it, any of them would do. So in the making is what
+    has a rival with more than the share `rival` of 1 - c, and has not been calm for `calm` passes; calm is
+    what says the same as on the last pass, its confidence moved by less than `drift`.
+
+    Of what is not sure go
 
     - one lead: of the positions with which a gap between known tokens begins, the most confident one among
       the first `nearest`. It waits only where something sure is committed before it on this very pass,
-      and it is not settled: what it says may be about to change;
-    - beside it what is settled, has a confidence of `least`, stands in known surroundings (`known` of the
-      two positions on either side), and looks at no open position before it with more than `look_back`:
-      what it depends on comes first.
-
-    Settled is what says the same as on the last pass, its confidence moved by less than `drift`; from a
-    confidence of `nearly` on it is likely to be worked out still, and must have stayed for two passes.
+      and it is in the making or has not been calm: what it says may be about to change;
+    - beside it every choice that has a confidence of `least` and no more than `entropy` nats (what has
+      more does not even know what kind of token it is), stands in known surroundings (`known` of the two
+      positions on either side), and looks at no open position before it with more than `look_back`: what
+      it depends on comes first.
 
     Neither goes where the token right behind it gets sure on this pass, by itself: that may tell it more.
     Of the others those are taken, greedily by confidence, of which no two are in conflict, nor but for the
@@ -65,16 +68,18 @@ class Spread(Select):
     doubt: Number = setting(default=0.03, low=0, doc="sum of doubts that what is sure may have")
     nearest: int = setting(default=8, low=1, doc="positions, from the first unsure one, that may lead")
     least: Number = setting(default=0.2, low=0, high=1, doc="least confidence of what goes beside the lead")
+    entropy: Number = setting(default=2.1, low=0, doc="greatest entropy, nats, of what goes beside the lead")
     known: int = setting(
         default=2,
         low=0,
         high=4,
         doc="known ones of the two positions on either side of what goes beside the lead",
     )
-    drift: Number = setting(default=0.08, low=0, doc="what is settled has moved less since the last pass")
-    nearly: Number = setting(
-        default=0.6, low=0, high=1, doc="confidence from which on two calm passes make it settled, not one"
+    rival: Number = setting(
+        default=0.6, low=0, high=1, doc="share of the doubt above which one rival makes it no choice"
     )
+    calm: int = setting(default=3, low=1, doc="calm passes after which one goes in spite of its rival")
+    drift: Number = setting(default=0.08, low=0, doc="what is calm has moved less since the last pass")
     look: Number = setting(default=0.05, low=0, high=1, doc="attention between two that is a conflict")
     look_back: Number = setting(
         default=0.1, low=0, high=1, doc="attention to an open position before it that makes one wait"
@@ -85,8 +90,8 @@ class Spread(Select):
 
     @property
     def reads(self) -> Reads:
-        """What positions think of each other's tokens, and how they look at each other."""
-        return Reads(pairs=True, attention=self.layers)
+        """Doubts and who holds them, what positions think of each other's tokens, and how they look."""
+        return Reads(entropy=True, top_k=2, pairs=True, attention=self.layers)
 
     def init(self, batch: int, gen_length: int) -> Said:
         """Nothing said yet."""
@@ -102,14 +107,13 @@ class Spread(Select):
         now = self._hear(prediction, numerics.window(memory, start, log_c.shape[-1]))
         sure = candidates & (self._doubts(log_c, candidates) <= self.doubt)
         unsure = candidates & ~sure
-        settled = now.calm >= jnp.where(now.confidence >= self.nearly, 2, 1)
+        choice = (_rival(prediction) <= self.rival) | (now.calm >= self.calm)
 
-        lead = self._lead(log_c, unsure)
-        looks = self._looks(prediction, candidates)
-        others = settled & (now.confidence >= self.least) & ~self._waits(looks)
-        others &= self._known_around(prediction, candidates) >= self.known
+        lead, looks = self._lead(log_c, unsure), self._looks(prediction, candidates)
         told_before = jnp.cumsum(sure, axis=-1, dtype=jnp.int32) > 0
-        ready = unsure & jnp.where(lead, settled | ~told_before, others) & ~_told_behind(sure)
+        leads = ~told_before | (choice & (now.calm > 0))
+        beside = choice & self._beside(prediction, candidates, looks)
+        ready = unsure & jnp.where(lead, leads, beside) & ~_told_behind(sure)
 
         conflicts = self._conflicts(prediction, looks)
         ready &= lead | ~jnp.any(conflicts & sure[:, None, :], axis=-1)
@@ -135,6 +139,12 @@ class Spread(Select):
         begins = numerics.beginnings(unsure)
         begins &= index - numerics.first(unsure)[:, None] < self.nearest
         return begins & (index == numerics.argmax(jnp.where(begins, log_c, -jnp.inf))[:, None])
+
+    def _beside(self, prediction: Prediction, candidates: jax.Array, looks: jax.Array) -> jax.Array:
+        """[B, L] bool: stands where it may go beside the lead, if it is a choice."""
+        assert prediction.entropy is not None
+        definite = (jnp.exp(prediction.log_confidence) >= self.least) & (prediction.entropy <= self.entropy)
+        return definite & (self._known_around(prediction, candidates) >= self.known) & ~self._waits(looks)
 
     def _known_around(self, prediction: Prediction, candidates: jax.Array) -> jax.Array:
         """[B, L] int32: the known ones of the two positions on either side; what is before the block is."""
@@ -168,6 +178,14 @@ class Spread(Select):
         looking = jnp.maximum(looks, jnp.swapaxes(looks, 1, 2)) > self.look
         itself = jnp.eye(surprise.shape[-1], dtype=bool)[None]
         return (looking | (near & (score > self.gamma))) & ~itself
+
+
+def _rival(prediction: Prediction) -> jax.Array:
+    """[B, L]: which share of the doubt 1 - c the most likely other token holds."""
+    assert prediction.top is not None
+    other = prediction.top.ids != prediction.token[..., None]
+    best = jnp.max(jnp.where(other, prediction.top.log_p, -jnp.inf), axis=-1)
+    return jnp.exp(best) / jnp.maximum(-jnp.expm1(prediction.log_confidence), 1e-9)
 
 
 def _told_behind(sure: jax.Array) -> jax.Array:
