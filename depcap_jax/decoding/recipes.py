@@ -157,7 +157,7 @@ def depcap(
 def spread(
     *,
     open_length: int = SlidingWindow.open_length,
-    longest: int | None = SlidingWindow.longest,
+    longest: int | None = 64,
     doubt: Number = Spread.doubt,
     nearest: int = Spread.nearest,
     least: Number = Spread.least,

@@ -76,10 +76,10 @@ def test_the_papers_recipes_are_among_them():
         "cap": "fixed-32+cap",
         "depga": "depga+confidence",
         "depcap": "depga+cap",
-        "spread": "sliding+spread",
     }
     for name, pair in pairs.items():
         assert dc.recipe(name, gen_length=64) == dc.recipe(pair, gen_length=64)
+    assert dc.recipe("spread") == dc.recipe("sliding+spread", longest=64)
     ada = {"delimiter_ids": (3, 4), "delimiter_threshold": 0.5}
     assert dc.recipe("adablock", **ada) == dc.recipe("adablock+confidence", **ada)
 
